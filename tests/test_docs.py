@@ -41,6 +41,7 @@ ELSEWHERE = {
 }
 """Pages whose Python another test runs."""
 HERE = (
+    "docs/piv.md",
     "docs/predicting.md",
     "docs/rollout.md",
     "docs/runs.md",
@@ -111,6 +112,17 @@ def test_the_example_of_predicting_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["frames"].shape == (3, 50, 2, 16, 16)
     names = run_python("docs/predicting.md", gradients)
     assert names["by_fields"].any() and names["by_reynolds"].any()
+
+
+def test_the_example_of_statistics_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    standins.wakes(tmp_path)
+    (code,) = python_blocks("docs/piv.md")
+    names: Any = run_python("docs/piv.md", code)
+    assert names["found"].tke.shape == names["found"].spec.grid.shape
+    assert "torch.Size" in capsys.readouterr().out
 
 
 def test_the_example_of_a_writer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from pibert.cli import (
     inspect,
     predict,
     serve,
+    stats,
     train,
 )
 from pibert.cli.options import option
@@ -41,6 +42,7 @@ _COMMANDS: dict[str, dict[str, Any]] = {
         "download": download.app,
         "inspect": inspect.inspect,
         "convert": convert.convert,
+        "stats": stats.stats,
     },
     "Training": {
         "config": config.app,

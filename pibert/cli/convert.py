@@ -1,4 +1,4 @@
-"""``pibert convert``: flow data of any kind into the native format, or into CFDBench's layout."""
+"""``pibert convert``: flow data of any kind into a file of another format."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,7 +27,11 @@ _CFDBENCH = "CFDBench's layout (--to cfdbench)"
 def convert(
     path: options.Source,
     out: Annotated[
-        Path, typer.Argument(help="Write this file (.h5); with --to cfdbench, this folder.")
+        Path,
+        typer.Argument(
+            help="Write this file. .h5: PIBERT's own format; .nc: NetCDF (CF, PIVPy); .pvd, .xdmf: "
+            "ParaView. With --to cfdbench: this folder."
+        ),
     ],
     source: options.SourceOptions,
     stride: Annotated[int, option("Use every Nth frame.", min=1)] = 1,
@@ -70,7 +74,9 @@ def convert(
             metavar="NAME=NUMBER,...",
         ),
     ] = None,
-    to: Annotated[str, option("Choose the format.", metavar="native|cfdbench")] = "native",
+    to: Annotated[
+        str, option("Write a file, or CFDBench's layout.", metavar="file|cfdbench")
+    ] = "file",
     problem: Annotated[
         str | None,
         option("Set the problem.", metavar="cavity|tube|dam|cylinder", panel=_CFDBENCH),
@@ -81,11 +87,13 @@ def convert(
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
-    """Convert flow data of any known kind to PIBERT's own format.
+    """Convert flow data of any known kind to a file of another format.
 
-    Can also write CFDBench's layout.
+    Masks, marks of filled vectors, units and times are kept.
 
     Example: pibert convert 'run/B*.txt' run.h5 --scale 0.05mm/px --pulse-delay 1ms --dt 0.01
+
+    Example: pibert convert 'run/B*.txt' run.nc --rotate 90
 
     Example: pibert convert 're*.h5' all.h5
 
@@ -97,15 +105,16 @@ def convert(
     """
     from pibert.data.convert import convert as write
     from pibert.data.wording import counted
+    from pibert.data.writers import targets_of
 
-    options.choice("--to", to, ("native", "cfdbench"))
+    to = "file" if to == "native" else options.choice("--to", to, ("file", "cfdbench"))
     measurement = None if piv is None else _parse_measurement(piv)
-    if to == "native":
+    if to == "file":
         if problem is not None:
             raise ValueError("--problem goes with --to cfdbench")
         if not overwrite:
-            options.refuse_existing(path, out)
-        options.require_native_name(out)
+            options.refuse_existing(path, *targets_of(out))
+        options.require_file_name(out)
     recordings = source.open(path)
     if measurement is not None:
         recordings = _measured(recordings, measurement)
@@ -123,13 +132,16 @@ def convert(
             "units": "keep" if keep_units else "SI",
             "on_progress": update,
         }
-        if to == "native":
+        if to == "file":
             write(recordings, out, on_note=lambda text: say(console, f"Note: {text}"), **how)
         else:
             out = _write_cfdbench(recordings, out, problem, subset, **how)
-    count = sum(file.stat().st_size for file in [out, *out.rglob("*")] if file.is_file())
+    targets = targets_of(out) if to == "file" else (out,)
+    files = [file for target in targets for file in [target, *target.rglob("*")]]
+    count = sum(file.stat().st_size for file in files if file.is_file())
     if as_json:
-        return show_json({"trajectories": len(recordings), "bytes": count, "written": [str(out)]})
+        names = [str(target) for target in targets]
+        return show_json({"trajectories": len(recordings), "bytes": count, "written": names})
     written = counted(len(recordings), "trajectory")
     say(console, f"Wrote {out}: {written}, {count / 1e6:.1f} MB.")
 

@@ -1,4 +1,4 @@
-"""``pibert fill``: fill missing vectors and replace outliers with a pretrained model."""
+"""``pibert fill``: fill missing vectors and replace outliers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 @options.with_options
 def fill(
     path: options.Source,
-    model: Annotated[Path, option("Use the pretrained model of this run folder.")],
     out: Annotated[
         Path,
         option(
@@ -24,6 +23,10 @@ def fill(
         ),
     ],
     source: options.SourceOptions,
+    model: Annotated[
+        Path | None,
+        option("Use the pretrained model of this run folder. Default: thin-plate splines."),
+    ] = None,
     flag_outliers: Annotated[
         bool, option("Also replace vectors that do not fit their neighbours.")
     ] = True,
@@ -31,7 +34,7 @@ def fill(
         float | None,
         option(
             "Accept this fluctuation of the velocity, in its unit; a lower one flags more vectors. "
-            "Default: a tenth of the velocity's standard deviation in training."
+            "Default: a tenth of the velocity's standard deviation, in training with a model."
         ),
     ] = None,
     overwrite: options.Overwrite = False,
@@ -39,9 +42,11 @@ def fill(
 ) -> None:
     """Fill missing vectors and replace outliers.
 
-    Uses a pretrained model. All other values stay as they are, and OUT marks the filled ones: they
-    are never scored or learned from. A picture beside OUT shows the frame with the most filled
-    vectors.
+    Uses a pretrained model, or without one thin-plate splines in each frame. All other values stay
+    as they are, and OUT marks the filled ones: they are never scored or learned from. A picture
+    beside OUT shows the frame with the most filled vectors.
+
+    Example: pibert fill piv.h5 --out filled.h5
 
     Example: pibert fill piv.h5 --model runs/pretrained --out filled.h5
 
@@ -49,22 +54,21 @@ def fill(
 
     Example: pibert fill 'run/B*.txt' --model runs/pretrained --out filled.h5 --noise 0.02
     """
-    import torch
-
-    from pibert.data.filling import check_output, fill_recordings
-    from pibert.inference import load
-    from pibert.inference.filling import fill_settings
+    from pibert.data.filling import fill_recordings, thin_plate
+    from pibert.data.writers import check_output, targets_of
     from pibert.report.filling import draw_filling
 
     options.require_file_name(out)
     if noise is not None and not flag_outliers:
         raise ValueError("--noise goes with --flag-outliers; without it no vector is flagged")
     if not overwrite:
-        options.refuse_existing(path, out, out.with_suffix(".png"))
+        options.refuse_existing(path, *targets_of(out), out.with_suffix(".png"))
     recordings = source.open(path)
     check_output(out, recordings)
-    predictor = load(model, "cuda" if torch.cuda.is_available() else "cpu")
-    settings = fill_settings(predictor, model, flag_outliers=flag_outliers, noise=noise)
+    if model is None:
+        settings = thin_plate(recordings, flag_outliers=flag_outliers, noise=noise)
+    else:
+        settings = _of_model(model, flag_outliers, noise)
     console = Console(stderr=as_json)
     for note in recordings.notes:
         say(console, f"Note: {note}")
@@ -88,6 +92,16 @@ def fill(
     say(console, f"Picture: {picture}")
 
 
+def _of_model(model: Path, flag_outliers: bool, noise: float | None) -> "FillSettings":
+    import torch
+
+    from pibert.inference import load
+    from pibert.inference.filling import fill_settings
+
+    predictor = load(model, "cuda" if torch.cuda.is_available() else "cpu")
+    return fill_settings(predictor, model, flag_outliers=flag_outliers, noise=noise)
+
+
 def _show(console: Console, report: "FillReport", out: Path, settings: "FillSettings") -> None:
     def share(count: int) -> str:
         return f"{count:,} ({count / max(1, report.vectors):.2%})"
@@ -105,4 +119,5 @@ def _show(console: Console, report: "FillReport", out: Path, settings: "FillSett
         say(console, f"Flagged vectors changed by (rms) {changes}")
     if left := report.missing + report.flagged - report.filled:
         say(console, f"Note: {left:,} stay as they are, in frames without a valid vector")
-    say(console, f"Wrote {out}: {share(report.filled)} filled.")
+    method = (settings.provenance or {}).get("method", "the model")
+    say(console, f"Wrote {out}: {share(report.filled)} filled by {method}.")

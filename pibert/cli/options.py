@@ -124,10 +124,19 @@ class SourceOptions:
     flip: Annotated[
         str | None,
         _metadata(
-            "Reverse the order of columns (x) or rows (y), or the sign of u or v, such as y,v.",
+            "Reverse the order of columns (x) or rows (y), or the sign of u or v, such as y,v; "
+            "x,u or y,v mirror the flow.",
             metavar="x,y,u,v",
         ),
     ] = None
+    rotate: Annotated[
+        int,
+        _metadata(
+            "Rotate the flow, anticlockwise about the origin: 90, 180 or 270. --body, --mask and "
+            "--sides then refer to the rotated flow.",
+            metavar="DEGREES",
+        ),
+    ] = 0
     shape: Annotated[
         str | None,
         _metadata(
@@ -192,7 +201,7 @@ class SourceOptions:
     def hints(self) -> "Hints":
         from pibert.data.readers.recordings import Hints
 
-        same = "axes dt dx dy unit length_unit time_unit scale pulse_delay family override_units"
+        same = "axes dt dx dy unit length_unit time_unit scale pulse_delay family rotate"
         return Hints(
             channels=assignments("channels", (self.channels or "").split(",")),
             shape=two_numbers("shape", self.shape),
@@ -202,6 +211,7 @@ class SourceOptions:
             body=tuple(self.body or ()),
             mask=tuple(self.mask or ()),
             override_metadata=self.override_metadata,
+            override_units=self.override_units,
             **{name: getattr(self, name) for name in same.split()},
         )
 
@@ -282,8 +292,7 @@ def require_native_name(out: Path) -> None:
         others = ", ".join(suffix for suffix in WRITERS if suffix != ".h5")
         raise ValueError(
             f"{out}: expected a name that ends in .h5, found {out.suffix or repr(out.name)}: this "
-            f"command writes PIBERT's own format (HDF5); predict, rollout and fill also write "
-            f"{others}"
+            f"command writes PIBERT's own format (HDF5); convert it to {others}"
         )
 
 

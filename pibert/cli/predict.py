@@ -244,7 +244,7 @@ class _Run:
             for text in self._recordings.notes:
                 self.notes.add(Note("reader", text, subject=text))
             self.recording = fit_recording(
-                _choose(self._recordings, how.trajectory, self.notes),
+                choose_trajectory(self._recordings, how.trajectory, self.notes),
                 self.predictor.spec,
                 self.predictor.history,
                 parameters=source.hints.parameters,
@@ -446,7 +446,7 @@ def _make_writer(
     return animation(path, about, overwrite=overwrite, expected=expected)
 
 
-def _choose(recordings: "Recordings", wanted: str | None, notes: Notes) -> "Trajectory":
+def choose_trajectory(recordings: "Recordings", wanted: str | None, notes: Notes) -> "Trajectory":
     names = recordings.names
     if wanted is None:
         if len(names) > 1:

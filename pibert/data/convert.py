@@ -1,4 +1,4 @@
-"""Convert recordings of any kind to the native format, block by block.
+"""Convert recordings of any kind to the format of a file name, block by block.
 
 Values become float32. A known point with a value that is not finite becomes missing in that frame;
 ``local`` records their number. Known units are converted to metres and seconds
@@ -6,7 +6,7 @@ Values become float32. A known point with a value that is not finite becomes mis
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pibert.data.format import Writer
 from pibert.data.generate import IDENTITY
 from pibert.data.readers.recordings import Recordings
 from pibert.data.readers.shared.files import expand_pattern
@@ -24,6 +23,7 @@ from pibert.data.resample import Region, crop, represent
 from pibert.data.units import UNKNOWN, describe_conversion, in_consistent_units
 from pibert.data.views import MappedFrames, frame_blocks, mask_shape
 from pibert.data.wording import counted
+from pibert.data.writers import NATIVE, check_output, write_trajectories
 from pibert.fields import Trajectory, read_mask
 
 
@@ -42,7 +42,7 @@ def convert(
     on_progress: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Path:
-    """Write a native file; it appears whole or not at all.
+    """Write a file in the format of its suffix (``WRITERS``); it appears whole or not at all.
 
     An older file is replaced, but never a file of the input. ``stride``, ``max_frames``,
     ``frames``, ``channels`` and ``size`` are as for ``resample.represent``; ``region`` is the
@@ -53,9 +53,12 @@ def convert(
     out = Path(out)
     refuse_overwriting(recordings.path, out)
     names = recordings.names if names is None else tuple(names)
+    check_output(out, replace(recordings, names=names))
+    is_native = out.suffix.lower() in NATIVE
     add_note = on_note or (lambda text: None)
     reported: set[str] = set()
-    with Writer(out) as writer:
+
+    def views() -> Iterator[Trajectory]:
         for done, name in enumerate(names):
             report = share_of(on_progress, done, len(names))
             original = recordings[name] if region is None else crop(recordings[name], region)
@@ -80,7 +83,11 @@ def convert(
             local = {"file": recordings.path.name, "kind": recordings.kind, **view.local}
             for key in IDENTITY:  # a copy is not the complete set of its recipe
                 local.pop(key, None)
-            writer.add(replace(view, local=local))
+            if view.series and not is_native:
+                add_note(f"{name}: not written to {out.suffix} files: {', '.join(view.series)}")
+            yield replace(view, local=local)
+
+    write_trajectories(out, views())
     if on_progress is not None:
         on_progress(1.0)
     return out

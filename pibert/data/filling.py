@@ -8,10 +8,13 @@ vector. Vectors that were filled before keep their mark and count as sound.
 
 The suffix names the format: a native file holds any number of recordings, files for other programs
 one. The fields are read twice, because the counts are written before them.
+
+Without a model, ``thin_plate`` computes the missing vectors of each frame and component as the
+surface of least bending energy through the others (thin-plate spline on the grid).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,20 +25,27 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.convert import refuse_overwriting, share_of
-from pibert.data.format import Writer
 from pibert.data.generate import IDENTITY
 from pibert.data.normalize import flag_outliers
 from pibert.data.readers.recordings import Recordings
 from pibert.data.views import MappedFrames, frame_blocks, mask_shape
-from pibert.data.writers import WRITERS, blocks_of, describe
+from pibert.data.writers import check_output, write_trajectories
 from pibert.fields import FieldSpec, Trajectory, read_mask
+from pibert.models.reconstruction import fill_smoothly
 
-NATIVE = ".h5"
 Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
 """(fields (b, h, c, y, x), known (b, h, y, x), parameters) -> fields without gaps."""
 
+NOISE = 0.1
+"""Accepted fluctuation in the outlier test, as a share of the velocity's standard deviation."""
 _BLOCK = 256
 """Frames of masks read at a time."""
+_SAMPLED = 64
+"""Frames from which the standard deviation is estimated."""
+_PLATE_STEPS = 200
+"""Conjugate gradient steps of a thin plate, enough for gaps of some twenty points."""
+_PLATE_VALUES = 1 << 15
+"""Values that are filled at once."""
 
 
 def count_filled(trajectory: Trajectory, frames: slice = slice(None)) -> tuple[int, int]:
@@ -73,6 +83,75 @@ class FillSettings:
                 f"the outlier test needs a velocity, found {list(self.spec.channels)}; turn "
                 "it off (--no-flag-outliers)"
             )
+
+
+def thin_plate(
+    recordings: Recordings, *, flag_outliers: bool = True, noise: float | None = None
+) -> FillSettings:
+    """Settings to fill recordings without a model.
+
+    ``noise`` is the accepted fluctuation of the velocity; None: a tenth of its standard deviation.
+    """
+    first = recordings[0]
+    spec = replace(first.spec, grid=replace(first.spec.grid, body=None))
+    spacing = (spec.grid.dy, spec.grid.dx)
+    if min(spec.grid.shape) < 3:
+        raise ValueError(f"a thin plate needs 3 x 3 points or more, found {spec.grid.shape}")
+
+    def repair(fields: Tensor, known: Tensor, parameters: Mapping[str, float]) -> Tensor:
+        frames, marks = fields.flatten(0, 1).double(), known.flatten(0, 1)
+        # Fields of order one: their squares must not underflow.
+        seen = torch.where(marks[:, None], frames, 0.0)
+        size = seen.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+        together = max(1, _PLATE_VALUES // seen[0].numel())  # they stay in the cache
+        parts = zip((seen / size).split(together), marks.split(together), strict=True)
+        smooth = [fill_smoothly(*part, spacing, steps=_PLATE_STEPS) for part in parts]
+        return (torch.cat(smooth) * size).view(fields.shape)
+
+    def fit(recording: Trajectory, note: Callable[[str], None]) -> Trajectory:
+        own = recording.spec
+        if own.channels != spec.channels or (own.grid.dy, own.grid.dx) != spacing:
+            raise ValueError(
+                f"trajectory {recording.name!r}: expected the channels {list(spec.channels)} and "
+                f"the spacing of {first.name!r}, found {list(own.channels)} and "
+                f"({own.grid.dx:g}, {own.grid.dy:g}); fill the recordings one by one"
+            )
+        return recording
+
+    if spec.velocity is None and noise is None:
+        flag_outliers = False
+    if flag_outliers and noise is None:
+        noise = NOISE * _deviation(first)
+    return FillSettings(
+        repair=repair,
+        spec=spec,
+        noise=noise if flag_outliers else None,
+        provenance={"method": "thin plate"},
+        fit=fit,
+    )
+
+
+def _deviation(flow: Trajectory) -> float:
+    """Standard deviation of the velocity, rms of both components, without outliers."""
+    frames = slice(0, None, max(1, flow.num_frames // _SAMPLED))
+    vectors = flow.read(frames, list(flow.spec.velocity or ())).to("cpu", torch.float64)
+    known = flow.known(frames).cpu() & vectors.isfinite().all(1)
+    sound, result = known, 0.0
+    for _ in range(3):  # outliers that the first estimate misses raise it
+        values = vectors.movedim(1, 0)[:, sound]
+        if values.shape[1] < 2:
+            raise ValueError(
+                f"trajectory {flow.name!r}: it has no valid vectors to estimate their fluctuation "
+                "from; check the masks with pibert inspect"
+            )
+        result = math.sqrt(float(values.var(1, correction=0).mean()))
+        if not result > 0:
+            raise ValueError(
+                f"trajectory {flow.name!r}: the velocity is constant; give the accepted "
+                "fluctuation (--noise), or do not test for outliers (--no-flag-outliers)"
+            )
+        sound = known & ~flag_outliers(vectors, noise=NOISE * result, known=known)
+    return result
 
 
 class Gaps(NamedTuple):
@@ -211,7 +290,7 @@ def fill_recordings(
     if not any(one.filled for one in counts):
         raise ValueError(_nothing_to_fill(recordings.path, counts, settings))
 
-    _write(out, map(partial(_describe, recordings), fillers, counts))
+    write_trajectories(out, map(partial(_describe, recordings), fillers, counts))
     squares = torch.stack([filler.squares for filler in fillers]).sum(0)
     moved = max(1, sum(filler.moved for filler in fillers))
     largest = torch.stack([filler.largest for filler in fillers]).amax(0)
@@ -226,34 +305,6 @@ def fill_recordings(
         largest=dict(zip(channels, largest.tolist(), strict=True)),
         example=_example(fillers[worst], counts[worst].frame),
     )
-
-
-def check_output(out: Path, recordings: Recordings) -> None:
-    """Raise if the format of the name is not written, or cannot hold all recordings."""
-    suffix = out.suffix.lower()
-    if suffix not in WRITERS:
-        raise ValueError(
-            f"{out}: expected a name that ends in {', '.join(WRITERS)}, found "
-            f"{suffix or out.name!r}; choose one of these formats"
-        )
-    if suffix != NATIVE and len(recordings) > 1:
-        raise ValueError(
-            f"{out}: a {suffix} file holds one recording, found {len(recordings)} in "
-            f"{recordings.path}; write a {NATIVE} file, or fill them one by one"
-        )
-
-
-def _write(out: Path, trajectories: Iterator[Trajectory]) -> None:
-    if out.suffix.lower() == NATIVE:
-        with Writer(out) as native:
-            for trajectory in trajectories:
-                native.add(trajectory)
-        return
-    for trajectory in trajectories:  # the only one
-        kind = WRITERS[out.suffix.lower()]
-        with kind(out, describe(trajectory), overwrite=True) as writer:
-            for block in blocks_of(trajectory):
-                writer.append(block)
 
 
 @dataclass

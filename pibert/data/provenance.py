@@ -5,11 +5,13 @@ level of prediction intervals. They are not ground truth for training or scores.
 """
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the command line imports this module before it needs torch
-    from pibert.fields import Trajectory
+    from pibert.fields import FieldSpec, Trajectory
 
 
 PREDICTED = "predicted"
@@ -33,13 +35,65 @@ def predicted_by(source: Mapping[str, Any]) -> str | None:
     return text if level is None else f"{text}, with prediction intervals of level {level:g}"
 
 
-def own_facts(stated: Any) -> dict[str, Any]:
-    """Parse the source facts that this package writes as JSON into files of other formats."""
+def own_record(stated: Any) -> dict[str, Any]:
+    """Parse the JSON that this package writes into files of other formats; empty if it is none."""
     try:
-        found = json.loads(str(stated)).get("source", {})
-    except (ValueError, AttributeError, RecursionError):
+        found = json.loads(str(stated))
+    except (ValueError, RecursionError):
         return {}
-    return dict(found) if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {**found, "source": found["source"] if isinstance(found.get("source"), dict) else {}}
+
+
+def own_spec(record: Mapping[str, Any]) -> "FieldSpec | None":
+    """Return the spec that a record states; None if it states none, or a damaged one."""
+    from pibert.fields import FieldSpec
+
+    try:
+        return FieldSpec.from_dict(record["spec"])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+
+
+def restored(trajectory: "Trajectory", record: Mapping[str, Any]) -> "Trajectory":
+    """Return what was read from a file with the spec and facts that its record states.
+
+    Other programs keep the record when they crop or rescale the fields. So it is ignored unless
+    channels, grid and units agree with those that were read.
+    """
+    from pibert.data.units import UNKNOWN, same_unit
+
+    spec, grid, own = trajectory.spec, trajectory.spec.grid, own_spec(record)
+    if own is None or own.channels != spec.channels or own.grid.shape != grid.shape:
+        return trajectory
+    try:
+        parameters = {name: float(value) for name, value in record["parameters"].items()}
+        local, length, clock = (record[key] for key in ("local", "length_unit", "time_unit"))
+        changed = replace(
+            trajectory,
+            spec=replace(own, grid=replace(own.grid, body=grid.body), dt=spec.dt and own.dt),
+            parameters=parameters,
+            local={**local, **trajectory.local},
+            length_unit=None if length is None else str(length),
+            time_unit=None if clock is None else str(clock),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return trajectory
+
+    def close(mine: float, theirs: float, scale: float) -> bool:
+        return math.isclose(mine, theirs, rel_tol=1e-6, abs_tol=1e-6 * scale)
+
+    def agree(mine: str | None, theirs: str | None) -> bool:
+        return mine in UNKNOWN or same_unit(str(mine), str(theirs))
+
+    pairs = [(grid.dx, own.grid.dx, grid.dx), (grid.dy, own.grid.dy, grid.dy)]
+    pairs += zip(grid.origin, own.grid.origin, (grid.dx, grid.dy), strict=True)
+    pairs += [(spec.dt or 0.0, changed.spec.dt or 0.0, 0.0)]
+    units = [*zip(spec.units, own.units, strict=True), (trajectory.length_unit, length)]
+    units += [(trajectory.time_unit, clock)]
+    same = all(close(*pair) for pair in pairs) and all(agree(*pair) for pair in units)
+    return changed if same else trajectory
 
 
 FRAMES = ("frame", "frames")

@@ -67,17 +67,28 @@ class ProbeSeries:
 
 def probe_series(frames: Frames) -> ProbeSeries:
     """Series at the probes of a trajectory, of which there may be none."""
-    known = frames.known
-    enough = known.double().mean(0) >= KNOWN_SHARE  # (y, x)
-    probes = _usable(_wake_probes(frames), enough) or _usable(_lattice(enough.shape), enough)
+    probes = choose_probes(frames)
+    return ProbeSeries(
+        probes=probes,
+        dt=frames.spec.dt or 1.0,
+        truth=series_at(probes, frames.truth, frames.known),
+        prediction=series_at(probes, frames.prediction, frames.known),
+    )
+
+
+def choose_probes(frames: Frames) -> Probes:
+    """The probes of a trajectory, of which there may be none; see the module."""
+    enough = frames.known.double().mean(0) >= KNOWN_SHARE  # (y, x)
+    return tuple(_usable(_wake_probes(frames), enough) or _usable(_lattice(enough.shape), enough))
+
+
+def series_at(
+    probes: Probes, fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"]
+) -> Float[Tensor, "t probe c"]:
+    """Series at points; unknown values are interpolated linearly in time."""
     rows, columns = [row for row, _ in probes], [column for _, column in probes]
     mask = known[:, rows, columns].cpu().numpy()
-    return ProbeSeries(
-        probes=tuple(probes),
-        dt=frames.spec.dt or 1.0,
-        truth=_bridged(frames.truth[:, :, rows, columns], mask),
-        prediction=_bridged(frames.prediction[:, :, rows, columns], mask),
-    )
+    return _bridged(fields[:, :, rows, columns], mask)
 
 
 def body_extent(frames: Frames) -> tuple[float, float, float] | None:
@@ -224,6 +235,17 @@ def correlation_time(series: Float[Tensor, "t n"]) -> float | None:
     lag = int(below[0])
     before, after = float(correlation[lag - 1]), float(correlation[lag])
     return lag - 1 + (before - math.exp(-1)) / (before - after)
+
+
+def integral_time(series: Float[Tensor, "t n"]) -> float | None:
+    """The integral of the autocorrelation up to its first zero, in frames; 0.5 for white noise.
+
+    A record of t frames has t / (2 integral_time) independent samples. None if the autocorrelation
+    does not fall to zero within half the record, or nothing fluctuates.
+    """
+    correlation = autocorrelation(series)
+    below = (correlation <= 0).nonzero()
+    return 0.5 + float(correlation[1 : int(below[0])].sum()) if len(below) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pibert.data.filling import FillSettings
+from pibert.data.filling import NOISE, FillSettings
 from pibert.fields import FieldSpec, Grid, Trajectory
 from pibert.inference.predictor import Predictor
 from pibert.inference.recording import AddNote, check_units, fit_units, units_of
 from pibert.notes import Note, Notes
 
-_NOISE = 0.1
-"""Accepted fluctuation, as a share of the velocity's deviation in the training data."""
 _SAME_SPACING = 0.01
 _OTHER_UNITS = 0.9
 """A spacing that differs by more (a factor of ten) must be in other units."""
@@ -48,7 +46,7 @@ def fill_settings(
     if spec.velocity is None and noise is None:
         flag_outliers = False  # there are no vectors to test
     if flag_outliers and noise is None and spec.velocity is not None:
-        noise = _NOISE * math.hypot(*(stds[i] for i in spec.velocity)) / math.sqrt(2)
+        noise = NOISE * math.hypot(*(stds[i] for i in spec.velocity)) / math.sqrt(2)
     weights = predictor.card.get("weights", {}).get("sha256")
     # Parameters that a recording does not state are unknown, without a note on every window.
     unknown = dict.fromkeys(spec.parameter_names, math.nan)

@@ -28,12 +28,17 @@ Fields = Float[Tensor, "b c y x"]
 
 PLATE_STEPS = 16
 """Conjugate gradient steps on the grid itself."""
+_CHECKED, _CONVERGED = 20, 1e-20
+"""Every so many steps the squared residual is compared with this share of the first one."""
 COARSE_STEPS, COARSE_LEVELS = 6, 3
 """Steps on each coarser grid, and their number; still coarser grids are only interpolated."""
 
 
 def fill_smoothly(
-    x: Fields, known: Bool[Tensor, "b y x"], spacing: tuple[float, float] = (1.0, 1.0)
+    x: Fields,
+    known: Bool[Tensor, "b y x"],
+    spacing: tuple[float, float] = (1.0, 1.0),
+    steps: int = PLATE_STEPS,
 ) -> Fields:
     """Fill unknown points by a thin plate; fields without any known point become zero.
 
@@ -41,6 +46,7 @@ def fill_smoothly(
         x: Zero at unknown points.
         known: True at known points.
         spacing: (dy, dx).
+        steps: Conjugate gradient steps on the grid itself.
     """
     aspect, eps = spacing[1] / spacing[0], torch.finfo(x.dtype).eps
     levels = _averages(x, known)
@@ -55,7 +61,7 @@ def fill_smoothly(
         mean = value if level == 0 else value / share.clamp(min=eps)
         filled = torch.where(unknown, coarse, mean)
         if level <= COARSE_LEVELS and min(size) >= 3:
-            filled = _relaxed(filled, unknown, aspect, COARSE_STEPS if level else PLATE_STEPS)
+            filled = _relaxed(filled, unknown, aspect, COARSE_STEPS if level else steps)
     return filled
 
 
@@ -75,7 +81,10 @@ def _relaxed(guess: Tensor, unknown: Tensor, aspect: float, steps: int) -> Tenso
     weights, tiny = _weights(guess, aspect), torch.finfo(guess.dtype).tiny
     residual = torch.where(unknown, -_bend(guess, *weights), 0.0)
     direction, energy = residual, _sum(residual * residual)
-    for _ in range(steps):
+    first = energy
+    for number in range(steps):
+        if number and not number % _CHECKED and bool((energy <= _CONVERGED * first).all()):
+            break
         bent = torch.where(unknown, _bend(direction, *weights), 0.0)
         step = _ratio(energy, _sum(direction * bent))
         guess = torch.addcmul(guess, step, direction)
@@ -150,7 +159,7 @@ class PODModes(nn.Module):
         fields = x.to(torch.float64) * weight
         mean = fields.sum(0) / weight.sum(0).clamp(min=1)
         deviation = ((fields - mean) * weight).flatten(1)
-        squares, modes = _principal(deviation, len(self.modes))
+        squares, modes = principal_components(deviation, len(self.modes))
         tiny = squares[0] * 1e-12
         rest = (deviation.square().sum() - squares.sum()).clamp(min=0)
         points = deviation.shape[1] - len(self.modes)
@@ -180,7 +189,7 @@ class PODModes(nn.Module):
         return (amplitudes @ basis).view_as(x) + self.mean
 
 
-def _principal(deviation: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def principal_components(deviation: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return squared singular values of (fields, points), largest first, and their modes."""
     fields, points = deviation.shape
     few = fields < points

@@ -1,5 +1,6 @@
-"""Conversion to the native format: values, masks and provenance arrive; the input stays."""
+"""Conversion to all formats: values, masks and provenance arrive; the input stays."""
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -10,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray
 from torch import Tensor
+from typer.testing import CliRunner
 
+from pibert.cli import app
 from pibert.data.convert import convert
 from pibert.data.format import Reader, check, write
 from pibert.data.readers import open_recordings
@@ -185,3 +189,102 @@ def test_a_velocity_without_units_is_noted_as_dimensionless(
     recordings = open_recordings(tmp_path / "a.npz", hints=Hints(**hints))
     convert(recordings, tmp_path / "a.h5", on_note=notes.append)
     assert any("treated as dimensionless" in note for note in notes) is expected
+
+
+def stereo(*, moving: bool = False) -> Trajectory:
+    """A stereo PIV recording with gaps, filled vectors, an uncertainty and a body."""
+    generator = torch.Generator().manual_seed(3)
+    valid, filled, solid = (torch.rand(3, 6, *SHAPE, generator=generator) > 0.3).unbind()
+    body = ~solid if moving else disc()
+    channels = ("u", "v", "w", "uncertainty_u")
+    return make_trajectory(channels=channels, body=body, valid=valid, filled=filled)
+
+
+@pytest.mark.parametrize("moving", [False, True])
+@pytest.mark.parametrize("suffix", [".nc", ".pvd", ".h5"])
+def test_a_file_of_another_format_reads_back_bit_for_bit(
+    tmp_path: Path, suffix: str, moving: bool
+) -> None:
+    original = stereo(moving=moving)
+    out = convert(recorded(original), tmp_path / f"piv{suffix}")
+    (copy,) = open_recordings(out)
+    known = original.known()
+    assert torch.equal(copy.known(), known) and torch.equal(copy.measured(), original.measured())
+    assert torch.equal(copy.read().movedim(1, 0)[:, known], original.read().movedim(1, 0)[:, known])
+    bodies = [
+        read_mask(t.body, slice(None)).expand_as(known)
+        for t in (copy, original)
+        if t.body is not None
+    ]
+    assert len(bodies) == 2 and torch.equal(*bodies)
+    assert torch.equal(copy.time, original.time) and copy.parameters == original.parameters
+    assert (copy.length_unit, copy.time_unit) == ("m", "s")
+    grids = [replace(t.spec.grid, body=None) for t in (copy, original)]
+    assert replace(copy.spec, grid=grids[0]) == replace(original.spec, grid=grids[1])
+    assert copy.source["title"] == "a wake in a tank"
+
+
+def test_pivpy_finds_its_layout_and_flags(tmp_path: Path) -> None:
+    original = stereo()
+    out = convert(recorded(original), tmp_path / "piv.nc")
+    with xarray.open_dataset(out) as found:
+        assert found.attrs["pivpy_schema_version"] == "1" and set("xyt") <= set(found.coords)
+        codes = found.chc.transpose("t", "y", "x").values
+    known, measured = original.known().numpy(), original.measured().numpy()
+    np.testing.assert_array_equal(codes, np.where(known, np.where(measured, 1, 2), 0))
+
+
+def test_pivpy_itself_reads_vectors_and_flags(tmp_path: Path) -> None:
+    io = pytest.importorskip("pivpy.io")
+    original = stereo()
+    found = io.read_piv(convert(recorded(original), tmp_path / "piv.nc")).transpose("t", "y", "x")
+    known = original.known().numpy()
+    np.testing.assert_array_equal(found.chc.values > 0, known)
+    np.testing.assert_array_equal(found.u.values[known], original.read().numpy()[:, 0][known])
+    np.testing.assert_array_equal(found.t.values, original.time.numpy())
+
+
+def test_the_record_of_a_file_that_another_program_changed_is_ignored(tmp_path: Path) -> None:
+    original = make_trajectory()
+    out = convert(recorded(original), tmp_path / "piv.nc")
+    with xarray.open_dataset(out) as found:
+        found.isel(x=slice(2, None)).to_netcdf(tmp_path / "cropped.nc", engine="h5netcdf")
+        faster = found.assign(u=1000 * found.u, v=1000 * found.v)
+        for name in "uv":
+            faster[name].attrs["units"] = "mm/s"
+        faster.to_netcdf(tmp_path / "scaled.nc", engine="h5netcdf")
+    (cropped,), (scaled,) = (
+        open_recordings(tmp_path / f"{name}.nc") for name in ("cropped", "scaled")
+    )
+    assert cropped.spec.grid.origin == pytest.approx((-0.8, 2.0))
+    assert cropped.spec.grid.sides.left == "open"  # the inflow was cut off
+    assert scaled.spec.units == ("mm/s", "mm/s") and not scaled.parameters
+
+
+def test_formats_of_one_recording_refuse_several_and_leave_nothing(tmp_path: Path) -> None:
+    both = recorded(make_trajectory("a"), make_trajectory("b"))
+    for name, words in (("out.nc", "found 2"), ("out.txt", "ends in")):
+        with pytest.raises(ValueError, match=words):
+            convert(both, tmp_path / name)
+    assert os.listdir(tmp_path) == []
+
+
+def test_values_per_frame_that_a_format_cannot_hold_are_named(tmp_path: Path) -> None:
+    notes: list[str] = []
+    flow = make_trajectory(series={"lift": torch.arange(6.0)})
+    convert(recorded(flow), tmp_path / "a.nc", on_note=notes.append)
+    assert any("lift" in note for note in notes)
+
+
+def test_the_command_refuses_frames_of_an_older_file_and_counts_all_bytes(tmp_path: Path) -> None:
+    write(tmp_path / "flow.h5", [make_trajectory()])
+    words = ["convert", str(tmp_path / "flow.h5"), str(tmp_path / "out.pvd"), "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and file.name != "flow.h5"]
+    assert found["bytes"] == sum(file.stat().st_size for file in files)
+    assert found["written"] == [str(tmp_path / "out.pvd"), str(tmp_path / "out_frames")]
+    (tmp_path / "out.pvd").unlink()
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 2 and "out_frames exists" in again.output

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scipy.ndimage
 import torch
 from torch import Tensor
 
-from pibert.data.filling import FillReport, FillSettings, fill_recordings
+from pibert.data.filling import FillReport, FillSettings, fill_recordings, thin_plate
 from pibert.data.format import Reader, check
-from pibert.fields import Trajectory
+from pibert.fields import Grid, Trajectory
 from pibert.inference.filling import fit_to
 from tests.data.helpers import disc, make_trajectory, recorded
+from tests.helpers import assert_close, refused
 
 SHAPE = (12, 18)
 
@@ -215,3 +217,76 @@ def test_a_filled_file_that_is_filled_again_keeps_its_marks(tmp_path: Path) -> N
     later[2] = False  # a frame without a vector stays missing
     report, part = fill(replace(once, valid=later), tmp_path / "part.h5")
     assert report.filled == 1 and part.known().flatten(1).sum(1).tolist() == [216, 216, 0, 216, 216]
+
+
+def damaged_vortices() -> tuple[Trajectory, Tensor, Tensor, Tensor]:
+    """Decaying vortices with known gaps and outliers: flow, truth, gaps, outliers."""
+    grid = Grid((40, 56), dx=0.1, dy=0.15)
+    x, y = grid.coordinates(torch.float64)
+    decay = torch.exp(-0.2 * torch.arange(3.0, dtype=torch.float64))[:, None, None]
+    truth = torch.stack((torch.sin(x) * torch.cos(y), -torch.cos(x) * torch.sin(y)))
+    truth = 5e-3 * decay[:, None] * truth
+    generator = torch.Generator().manual_seed(4)
+    chance = torch.rand(3, *grid.shape, generator=generator)
+    gaps, outliers = chance < 0.05, chance > 0.99
+    gaps[1, 10:16, 20:26] = True  # a shadow
+    outliers &= ~gaps
+    outliers[:, [0, -1]] = outliers[:, :, [0, -1]] = False  # too few neighbours to be sure
+    wrong = 0.02 * torch.randn(3, 2, *grid.shape, generator=generator).double()
+    wrong = wrong + 0.03 * wrong.sign()
+    states = torch.where(outliers[:, None], wrong, truth).float()
+    states[gaps[:, None].expand_as(states)] = math.nan
+    base = make_trajectory(states=states, valid=~gaps)
+    return replace(base, spec=replace(base.spec, grid=grid)), truth, gaps, outliers
+
+
+def test_thin_plates_restore_a_smooth_field_far_better_than_nearest_neighbours(
+    tmp_path: Path,
+) -> None:
+    flow, truth, gaps, outliers = damaged_vortices()
+    how = thin_plate(recorded(flow))
+    report, filled = fill(flow, tmp_path / "out.h5", how)
+    assert how.noise == pytest.approx(
+        0.1 * float(truth.std((0, 2, 3)).square().mean().sqrt()), rel=0.05
+    )
+    assert report.missing == int(gaps.sum())
+    marked, inner = filled.known() & ~filled.measured(), (slice(None), slice(1, -1), slice(1, -1))
+    assert torch.equal(marked[inner], (gaps | outliers)[inner])
+    kept = ~(gaps | outliers | marked)
+    values, exact = filled.read().double().movedim(1, 0), truth.movedim(1, 0)
+    assert torch.equal(values[:, kept].float(), flow.read().movedim(1, 0)[:, kept])
+
+    def error(values: Tensor) -> float:
+        wrong = (values - exact)[:, gaps | outliers]
+        return float(wrong.square().mean().sqrt() / exact.square().mean().sqrt())
+
+    nearest = exact.clone()
+    for frame, known in enumerate(kept):
+        where = scipy.ndimage.distance_transform_edt(
+            ~known, sampling=(0.15, 0.1), return_distances=False, return_indices=True
+        )
+        nearest[:, frame] = exact[:, frame][
+            :, torch.from_numpy(where[0]), torch.from_numpy(where[1])
+        ]
+    assert error(values) < 0.003
+    assert error(values) < error(nearest) / 50
+
+
+def test_thin_plates_are_independent_of_units_and_exact_for_planes(tmp_path: Path) -> None:
+    x, y = Grid(SHAPE, dx=0.1, dy=0.3).coordinates(torch.float64)
+    plane = torch.stack((1e-12 * (x + 2 * y), 1e-12 * (3 - y)))[None]
+    valid = torch.ones(SHAPE, dtype=torch.bool)
+    valid[4:7, 5:9] = valid[0, 0] = valid[-1, 3] = False
+    flow = make_trajectory(states=plane.float(), valid=valid)
+    _, filled = fill(flow, tmp_path / "a.h5", thin_plate(recorded(flow), flag_outliers=False))
+    assert_close(filled.read()[0], plane[0].float(), rtol=1e-5)
+
+
+def test_recordings_without_fluctuation_or_with_other_grids_are_refused(tmp_path: Path) -> None:
+    still = make_trajectory(states=torch.ones(3, 2, *SHAPE))
+    with refused("constant", "--noise"):
+        thin_plate(recorded(still))
+    other = make_trajectory("b", states=smooth(), channels=("v", "u"))
+    both = recorded(make_trajectory(states=smooth()), other)
+    with refused("'b'", "one by one"):
+        fill_recordings(both, tmp_path / "a.h5", thin_plate(both))

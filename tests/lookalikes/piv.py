@@ -167,3 +167,33 @@ def _write_cells_73(path: Path, cells: dict[str, list[np.ndarray]], units: str) 
         text = file.create_dataset("units", data=np.array([[ord(c)] for c in units], np.uint16))
         text.attrs["MATLAB_class"] = np.bytes_("char")
     write_head_73(path)
+
+
+def write_pivlab_session(
+    path: Path, results: list[list[np.ndarray]], settings: dict[str, Any], *, v73: bool
+) -> None:
+    """A session: 12 rows of results for each frame, in pixels, and numbers of the calibration."""
+    if not v73:
+        cells = np.empty((12, len(results)), object)
+        for frame, rows in enumerate(results):
+            cells[:, frame] = rows
+        scipy.io.savemat(path, {"resultslist": cells, **settings})
+        return
+    with h5py.File(path, "w", userblock_size=512) as file:
+        store = file.create_group("#refs#")
+        references = np.empty((len(results), 12), h5py.ref_dtype)
+        for frame, rows in enumerate(results):
+            for row, matrix in enumerate(rows):
+                size = np.array(matrix.shape, np.uint64)
+                data = matrix.T if matrix.size else size
+                item = store.create_dataset(f"r{row}f{frame}", data=data)
+                item.attrs["MATLAB_class"] = np.bytes_("double")
+                if not matrix.size:
+                    item.attrs["MATLAB_empty"] = np.uint8(1)
+                references[frame, row] = item.ref
+        cell = file.create_dataset("resultslist", data=references, dtype=h5py.ref_dtype)
+        cell.attrs["MATLAB_class"] = np.bytes_("cell")
+        for name, value in settings.items():
+            item = file.create_dataset(name, data=np.atleast_2d(np.asarray(value, float)).T)
+            item.attrs["MATLAB_class"] = np.bytes_("double")
+    write_head_73(path)

@@ -21,6 +21,7 @@ from pibert.data.isolation import remote
 from pibert.data.readers import (
     arrays,
     cfdbench,
+    davis,
     eagle,
     hdf5,
     icp,
@@ -37,7 +38,7 @@ from pibert.data.readers import (
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
 from pibert.data.readers.shared.files import expand_pattern
 from pibert.data.readers.shared.metadata import state_facts, state_recordings
-from pibert.data.readers.shared.regions import flip_recordings, mark_recordings
+from pibert.data.readers.shared.regions import flip_recordings, mark_recordings, rotate_recordings
 from pibert.fields import Trajectory
 from pibert.regular_files import require_regular
 
@@ -49,6 +50,7 @@ READERS: dict[str, Any] = {
     "icp": icp,
     "well": well,
     "piv": piv,
+    "davis": davis,
     "matlab": matlab,
     "netcdf": netcdf,
     "hdf5": hdf5,
@@ -68,8 +70,7 @@ _ADVICE = {
     (".pt", ".pth", ".pkl", ".pickle"): "it may hold code, so it is not opened; save the arrays "
     "with numpy.savez",
     (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".bz2", ".xz"): "unpack it first",
-    (".im7", ".vc7", ".set"): "binary DaVis files are not read; export the vectors as text in "
-    "DaVis, or save them as NetCDF with PIVPy and lvpyio",
+    (".set",): "name the folder of its .vc7 files instead",
     (".plt", ".szplt"): "binary Tecplot files are not read; export them as text, VTK or MATLAB",
     (".cgns", ".cas", ".case", ".encas"): "export it as VTK (ParaView does)",
     (".xlsx", ".xls", ".ods"): "save the sheet as .csv",
@@ -163,8 +164,10 @@ def open_recordings(
             recordings = READERS[kind].open_recordings(path, layout, **options)
         measured = getattr(READERS[kind], "MEASURED", False)
         recordings = state_recordings(recordings, hints, measured=measured)
-        # Sides and regions are those of the flipped fields.
-        recordings = state_facts(flip_recordings(recordings, hints.flip), hints)
+        # Sides and regions are those of the flipped and rotated fields.
+        recordings = flip_recordings(recordings, hints.flip)
+        recordings = rotate_recordings(recordings, hints.rotate, hints.family)
+        recordings = state_facts(recordings, hints)
         recordings = mark_recordings(recordings, hints.body, hints.mask)
     return replace(recordings, load=partial(_load, path=path, load=recordings.load))
 

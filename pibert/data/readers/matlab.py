@@ -25,7 +25,7 @@ _ORDER = "yxtcb"
 _CLASSES = {"double": "f8", "single": "f4", "logical": "b1", "char": "U1"}
 _CLASSES |= {f"int{8 * size}": f"i{size}" for size in (1, 2, 4, 8)}
 _CLASSES |= {f"uint{8 * size}": f"u{size}" for size in (1, 2, 4, 8)}
-_PIVLAB = {"u_original", "u_filtered", "typevector_original", "typevector_filtered"}
+_PIVLAB = {"u_original", "u_filtered", "typevector_original", "typevector_filtered", "resultslist"}
 
 
 def recognise(path: Path) -> bool:

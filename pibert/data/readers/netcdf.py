@@ -8,13 +8,15 @@ become seconds since the first frame.
 import contextlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pibert.data.hdf5 import DAMAGED, HDF5Error, PerProcess, open_hdf5
-from pibert.data.provenance import own_facts
+from pibert.data.provenance import own_record, own_spec, restored
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.assembly import make_recordings
 from pibert.data.readers.shared.roles import Variable, meaning
@@ -70,7 +72,11 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         for key in ("title", "institution", "source", "references")
         if key in dataset.attrs
     }
-    source |= own_facts(dataset.attrs.get("pibert"))
+    record = own_record(dataset.attrs.get("pibert"))
+    source |= record.get("source", {})
+    own = own_spec(record)
+    if own is not None and not hints.channels and set(own.channels) <= set(dataset.variables):
+        hints = replace(hints, channels={name: name for name in own.channels})
     delay = 0.0
     with contextlib.suppress(TypeError, ValueError):
         delay = float(dataset.attrs.get("delta_t"))
@@ -95,7 +101,8 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         )
     if any((variable.unit or "").startswith("degree") for variable in variables):
         notes.append("the grid is in degrees, not in a length: derivatives need it projected")
-    return make_recordings("netcdf", store, variables, hints, source=source, notes=notes)
+    found = make_recordings("netcdf", store, variables, hints, source=source, notes=notes)
+    return found.changed(partial(restored, record=record)) if record else found
 
 
 class NetcdfStore(PerProcess):

@@ -1,9 +1,14 @@
-"""PIVlab's exports to MATLAB files: version 5 through scipy, version 7.3 (HDF5) through h5py.
+"""PIVlab's sessions and exports to MATLAB files: version 5 through scipy, 7.3 (HDF5) through h5py.
 
-``x``, ``y``, ``u_original``, ``u_filtered``, ``typevector_original`` ... are cells with a matrix
-per frame, in MATLAB's order (rows of y). The filtered vectors are used if there are some, else the
-original ones, never the smoothed ones. Vector types are those of PIVlab's text: 0 masked, 1 valid,
-2 rejected and, where it has a value, interpolated, 3 a second peak.
+In exports ``x``, ``y``, ``u_original``, ``u_filtered``, ``typevector_original`` ... are cells with
+a matrix per frame, in MATLAB's order (rows of y). The filtered vectors are used if there are some,
+else the original ones, never the smoothed ones. Vector types are those of PIVlab's text: 0 masked,
+1 valid, 2 rejected and, where it has a value, interpolated, 3 a second peak.
+
+A session has the cells ``resultslist`` (12 x frames) in pixels: x, y, u, v, types, an unused row,
+u, v and types filtered, u and v smoothed, correlation. ``calxy`` (m/px), ``calu`` and ``calv``
+(m/s for px/frame, negative for a reversed axis), axis directions and offsets are its calibration,
+applied as PIVlab does in its exports.
 """
 
 import re
@@ -24,24 +29,38 @@ from pibert.data.readers.shared.stores import reading
 from pibert.fields import Trajectory
 
 _NEEDED = {"x", "y", "u_original", "v_original"}
+_SESSION = {"resultslist", "calxy"}
+_ROWS = {
+    **{"x": 0, "y": 1, "u_original": 2, "v_original": 3, "typevector_original": 4},
+    **{"u_filtered": 6, "v_filtered": 7, "typevector_filtered": 8, "correlation": 11},
+}
+"""Of ``resultslist``."""
+_CALIBRATION = ("calxy", "calu", "calv", "caluv", "offset_x_true", "offset_y_true")
+_DIRECTIONS = ("x_axis_direction", "y_axis_direction", "size_of_the_image")
 
 
 def recognise(path: Path) -> bool:
     if path.suffix.lower() != ".mat" or not path.is_file():
         return False
     try:
-        return set(_names(path)) >= _NEEDED
+        return any(set(_names(path)) >= needed for needed in (_NEEDED, _SESSION))
     except (ValueError, ImportError, OSError):
         return False
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     names = _names(path)
+    cells = None
+    if not _NEEDED <= set(names) and _SESSION <= set(names):
+        cells = _read_session(path)
+        names = list(cells)
     if missing := [name for name in (*_NEEDED, *hints.channels.values()) if name not in names]:
         raise SourceError(
             f"{path}: no variable {missing[0]!r}; there are: {', '.join(sorted(names))}"
         )
-    trajectory, notes = _trajectory(path, _read(path, hints.channels.values()), hints)
+    if cells is None:
+        cells = _read(path, hints.channels.values())
+    trajectory, notes = _trajectory(path, cells, hints)
     load = {trajectory.name: trajectory}.__getitem__
     return Recordings(kind="piv", path=path, names=(trajectory.name,), load=load, notes=notes)
 
@@ -123,6 +142,55 @@ def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
         return {name: _from_hdf5(file, file[name]) for name in wanted if name in file}
 
 
+def _read_session(path: Path) -> dict[str, Any]:
+    """Read the cells of an export from a session, in metres and m/s if it is calibrated."""
+    numbers = (*_CALIBRATION, *_DIRECTIONS)
+    if is_matlab_hdf5(path):
+        with reading(path), open_hdf5(path) as file:
+            references = file["resultslist"][()]
+            if file["resultslist"].dtype != h5py.ref_dtype or references.ndim != 2:
+                raise SourceError(f"{path}: the session has no results; analyse the images first")
+            rows = [[_matrix(file, cell) for cell in row] for row in references.T]
+            stated = {name: _matrix(file, name) for name in numbers if name in file}
+    else:
+        found = call_scipy(path, "loadmat", variable_names=["resultslist", *numbers])
+        if found["resultslist"].dtype != object:
+            raise SourceError(f"{path}: the session has no results; analyse the images first")
+        rows = [_from_scipy(row) for row in found["resultslist"]]
+        stated = {name: _from_scipy(found[name])[0] for name in numbers if name in found}
+    kept = [frame for frame, x in enumerate(rows[0]) if x.size] if len(rows) > 4 else []
+    if not kept:
+        raise SourceError(f"{path}: no frame of the session was analysed; analyse them in PIVlab")
+    cells: dict[str, Any] = {
+        name: [rows[row][frame] for frame in kept] for name, row in _ROWS.items() if row < len(rows)
+    }
+    value = {name: float(n.flat[0]) for name, n in stated.items() if n.size}
+    scale = value.get("calxy", 1.0)
+    factors = {axis: value.get(f"cal{axis}", value.get("caluv", 1.0)) for axis in "uv"}
+    for name, size_index in (("x", 1), ("y", 0)):
+        reverse, size = value.get(f"{name}_axis_direction") == 2, stated.get("size_of_the_image")
+        if reverse and (size is None or size.size < 2):
+            raise SourceError(f"{path}: it lacks the size of the image; export the frames instead")
+        end = float(size.flat[size_index]) if reverse and size is not None else 0.0
+        offset, sign = value.get(f"offset_{name}_true", 0.0), -1 if reverse else 1
+        cells[name] = [(end + sign * places) * scale - offset for places in cells[name]]
+    for name in cells:
+        if name[:2] in ("u_", "v_"):
+            cells[name] = [matrix * factors[name[0]] for matrix in cells[name]]
+    calibrated = scale != 1 or {abs(factor) for factor in factors.values()} != {1.0}
+    cells["units"] = "[m] [m/s]" if calibrated else "[px] [px/frame]"
+    return cells
+
+
+def _matrix(file: h5py.File, key: Any) -> np.ndarray:
+    item = file[key]
+    check_dataset(file.filename, item)  # a reference may lead outside all groups
+    if "MATLAB_empty" in item.attrs:
+        return np.empty((0, 0))
+    # An empty matrix is stored as its size; the others with their axes in reverse.
+    return item[()].T.astype(np.float64)
+
+
 def _from_scipy(value: np.ndarray) -> Any:
     if value.dtype.kind == "U":
         return str(value.item())
@@ -134,11 +202,5 @@ def _from_hdf5(file: h5py.File, item: h5py.Dataset) -> Any:
     if item.attrs.get("MATLAB_class") == b"char":
         return "".join(map(chr, item[()].ravel()))
     is_cell = item.dtype == h5py.ref_dtype
-    matrices = [file[reference] for reference in item[()].ravel()] if is_cell else [item]
-    for matrix in matrices:
-        check_dataset(file.filename, matrix)  # a reference may lead outside all groups
-    # An empty matrix is stored as its size; the others with their axes in reverse.
-    return [
-        np.empty((0, 0)) if "MATLAB_empty" in matrix.attrs else matrix[()].T.astype(np.float64)
-        for matrix in matrices
-    ]
+    keys = item[()].ravel() if is_cell else [item.name]
+    return [_matrix(file, key) for key in keys]

@@ -84,6 +84,8 @@ class Hints:
     """Whether family, sides and parameters may replace what the file states."""
     flip: tuple[str, ...] = ()
     """Reverse the order of columns (``x``) or rows (``y``), or the sign of ``u`` or ``v``."""
+    rotate: int = 0
+    """Rotate by this multiple of 90 degrees, anticlockwise about the origin, after flips."""
     body: tuple[str, ...] = ()
     """Solid regions, in the syntax of ``pibert.data.readers.shared.regions``."""
     mask: tuple[str, ...] = ()

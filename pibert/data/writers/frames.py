@@ -5,9 +5,10 @@ grow with their number. It writes under a temporary name until the ``with`` bloc
 error; an error, or no frame at all, leaves nothing behind.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -67,6 +68,8 @@ class Description:
     """Level of the prediction intervals; None: there are none."""
     marks_filled: bool = False
     """Whether blocks have a mask of filled values."""
+    body_moves: bool = False
+    """Whether blocks have a mask of the body; a resting one is that of the grid."""
 
     @property
     def placement(self) -> Placement:
@@ -83,6 +86,21 @@ class Description:
             return {}
         pairs = zip(self.spec.channels, self.spec.units, strict=True)
         return {f"{name}_{end}": unit for name, unit in pairs for end in ENDS}
+
+    @property
+    def whole_spec(self) -> FieldSpec:
+        """The spec with the ends of intervals as further channels."""
+        spec, ends = self.spec, self.interval_units
+        channels, units = (*spec.channels, *ends), (*spec.units, *ends.values())
+        return replace(spec, channels=channels, units=units)
+
+    def to_json(self) -> str:
+        """What the arrays of another format do not state, for ``provenance.restored``."""
+        whole = self.whole_spec
+        mappings = {key: dict(getattr(self, key)) for key in ("parameters", "source", "local")}
+        spec = replace(whole, grid=replace(whole.grid, body=None)).to_dict()
+        units = {"length_unit": self.length_unit, "time_unit": self.time_unit}
+        return json.dumps({**mappings, **units, "spec": spec}, ensure_ascii=False)
 
     @property
     def body(self) -> Bool[Tensor, "y x"]:
@@ -106,6 +124,8 @@ class Block:
     high: Float[Tensor, "t c y x"] | None = None
     filled: Bool[Tensor, "t y x"] | None = None
     """Known points whose value was filled, with ``Description.marks_filled``."""
+    body: Bool[Tensor, "t y x"] | None = None
+    """Points inside a body, with ``Description.body_moves``."""
 
     @property
     def intervals(self) -> Float[Tensor, "t c2 y x"]:
@@ -131,7 +151,11 @@ class FrameWriter(ABC):
     @property
     def targets(self) -> tuple[Path, ...]:
         """Files and folders that are written, ``path`` first."""
-        return (self.path,)
+        return self.targets_of(self.path)
+
+    @staticmethod
+    def targets_of(path: Path) -> tuple[Path, ...]:
+        return (path,)
 
     def check(self) -> None:
         """Raise if the targets cannot be written, before any work is done."""
@@ -213,14 +237,18 @@ def describe(trajectory: Trajectory) -> Description:
         time_unit=trajectory.time_unit,
         counted="frame",
         marks_filled=trajectory.filled is not None,
+        body_moves=trajectory.body is not None and len(trajectory.body.shape) == 3,
     )
 
 
 def blocks_of(trajectory: Trajectory) -> Iterator[Block]:
     """Yield the frames of a trajectory in blocks."""
+    moves = describe(trajectory).body_moves
     for frames in frame_blocks(trajectory):
         known = trajectory.known(frames).cpu()
-        filled = None
+        filled = body = None
+        if trajectory.body is not None and moves:
+            body = read_mask(trajectory.body, frames).cpu()
         if trajectory.filled is not None:
             filled = known & read_mask(trajectory.filled, frames).cpu()
         yield Block(
@@ -229,6 +257,7 @@ def blocks_of(trajectory: Trajectory) -> Iterator[Block]:
             number=torch.arange(frames.start, frames.stop),
             known=known,
             filled=filled,
+            body=body,
         )
 
 
@@ -236,15 +265,14 @@ def point_arrays(block: Block, about: Description) -> dict[str, np.ndarray]:
     """Return scalars (t, y, x) and vectors (t, y, x, 3) by name."""
     fields, spec = block.masked, about.spec
     arrays: dict[str, Tensor] = {}
-    velocity = list(spec.velocity or ())
-    if velocity:
-        if "w" in spec.channels:
-            velocity.append(spec.channels.index("w"))
+    plane = spec.velocity or ()
+    if plane:
+        velocity = [*plane, *(i for i, name in enumerate(spec.channels) if name == "w")]
         vectors = torch.zeros(*fields[:, 0].shape, 3)
         vectors[..., : len(velocity)] = fields[:, velocity].movedim(1, -1)
         vectors[~block.known] = torch.nan
         arrays["velocity"] = vectors[..., list(about.placement.along_axes(0, 1, 2))]
-    scalars = {name: i for i, name in enumerate(spec.channels) if i not in velocity}
+    scalars = {name: i for i, name in enumerate(spec.channels) if i not in plane}
     arrays |= {name: fields[:, i] for name, i in scalars.items()}
     if about.vorticity_unit is not None:
         arrays["vorticity"] = vorticity(block, about)
@@ -254,8 +282,9 @@ def point_arrays(block: Block, about: Description) -> dict[str, np.ndarray]:
     if about.marks_filled:
         assert block.filled is not None
         arrays["filled"] = block.filled.to(torch.uint8)
-    if spec.grid.body is not None:
-        arrays["body"] = about.body.to(torch.uint8).expand_as(block.known)
+    if about.body_moves or spec.grid.body is not None:
+        body = about.body if block.body is None else block.body
+        arrays["body"] = body.to(torch.uint8).expand_as(block.known)
     return {name: array.contiguous().numpy() for name, array in arrays.items()}
 
 

@@ -9,7 +9,6 @@ intervals are further channels; points without intervals are then not valid.
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from pibert.data import format as native
 from pibert.data.writers.frames import Block, FrameWriter
-from pibert.fields import FieldSpec, Trajectory
+from pibert.fields import Trajectory
 
 _TYPES = {torch.float32: np.float32, torch.bool: np.bool_}
 
@@ -69,15 +68,8 @@ class NativeWriter(FrameWriter):
     _valid: Spool | None = None
     _filled: Spool | None = None
 
-    @property
-    def _spec(self) -> FieldSpec:
-        """The spec of all channels in the file."""
-        spec, ends = self.about.spec, self.about.interval_units
-        channels, units = (*spec.channels, *ends), (*spec.units, *ends.values())
-        return replace(spec, channels=channels, units=units)
-
     def _begin(self) -> None:
-        spec, folder = self._spec, self.path.parent
+        spec, folder = self.about.whole_spec, self.path.parent
         # A list, because thousands of small tensors would fragment the heap.
         self._times: list[float] = []
         self._gaps = False
@@ -109,7 +101,7 @@ class NativeWriter(FrameWriter):
             name=about.name,
             states=self._fields,
             time=torch.tensor(self._times, dtype=torch.float64),
-            spec=self._spec,
+            spec=about.whole_spec,
             parameters=about.parameters,
             valid=self._valid if self._gaps else None,
             filled=self._filled,

@@ -2,10 +2,10 @@
 
 Channels are variables (t, y, x) in float32, NaN where unknown. The ends of prediction intervals,
 ``u_low`` and ``u_high``, and the flag ``filled``, 1 for a filled value, are ancillary variables.
-The attributes ``source`` and ``pibert`` (JSON) state the provenance.
+Flows have PIVPy's flag ``chc``: 0 not valid, 1 measured, 2 filled. The attributes ``source`` and
+``pibert`` (JSON) state the provenance and what is needed to read the file back unchanged.
 """
 
-import json
 from typing import Any
 
 import numpy as np
@@ -66,17 +66,22 @@ class NetcdfWriter(GrowingWriter):
         if about.marks_filled:
             filled = file.create_variable("filled", ("t", "y", "x"), "u1", chunks=chunks)
             _describe_flag(filled, "value filled in by a program or a model", "measured filled")
-        if grid.body is not None:
+        if about.spec.velocity is not None:
+            choice = file.create_variable("chc", ("t", "y", "x"), "u1", chunks=chunks)
+            _describe_flag(choice, "choice code of the vector", "invalid measured filled")
+            file.attrs["pivpy_schema_version"] = "1"
+        if about.body_moves:
+            body = file.create_variable("body", ("t", "y", "x"), "u1", chunks=chunks)
+            _describe_flag(body, "inside a solid body", "fluid body")
+        elif grid.body is not None:
             body = file.create_variable("body", ("y", "x"), "u1", data=grid.body.numpy())
             _describe_flag(body, "inside a solid body", "fluid body")
-        facts = {"parameters": dict(about.parameters), "source": dict(about.source)}
-        facts["local"] = dict(about.local)
         file.attrs["Conventions"] = "CF-1.11"
         file.attrs["title"] = about.name
         origin = predicted_by(about.source)
         origin = origin or ("with filled vectors" if about.marks_filled else None)
         file.attrs["source"] = f"PIBERT, {origin}" if origin else "PIBERT"
-        file.attrs["pibert"] = json.dumps(facts, ensure_ascii=False)
+        file.attrs["pibert"] = about.to_json()
 
     def _long_name(self, name: str) -> str:
         channel, _, end = name.rpartition("_")
@@ -97,6 +102,11 @@ class NetcdfWriter(GrowingWriter):
         if self.about.marks_filled:
             assert block.filled is not None
             values["filled"] = block.filled.numpy().astype("u1")
+        if self.about.spec.velocity is not None:
+            filled = 0 if block.filled is None else block.filled.numpy()
+            values["chc"] = (block.known.numpy() * (1 + filled)).astype("u1")
+        if block.body is not None:
+            values["body"] = block.body.numpy().astype("u1")
         with self.output.changed() as file:
             file.resize_dimension("t", new)
             file["t"][old:new] = block.time.double().numpy()
@@ -110,5 +120,5 @@ class NetcdfWriter(GrowingWriter):
 
 def _describe_flag(variable: Any, long_name: str, meanings: str) -> None:
     variable.attrs["long_name"] = long_name
-    variable.attrs["flag_values"] = np.array([0, 1], "u1")
+    variable.attrs["flag_values"] = np.arange(len(meanings.split()), dtype="u1")
     variable.attrs["flag_meanings"] = meanings

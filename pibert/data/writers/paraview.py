@@ -4,8 +4,8 @@ Arrays are those of ``frames.point_arrays``, on one layer at the source's plane 
 
 VTK: ``flow.pvd`` names the times and a folder of .vti files, one image of one layer per frame, raw
 bytes after the XML (appended, little endian, each behind its length in 8 bytes), x fastest. Format:
-"VTK XML formats" of the VTK documentation. Every file of predicted frames has its source facts in a
-comment, which our VTK reader parses.
+"VTK XML formats" of the VTK documentation. The files have
+units and source facts in a comment, which our VTK reader parses.
 
 XDMF: ``flow.xdmf`` describes the arrays of ``flow.xdmf.h5``: ``time``, ``x``, ``y``, ``z`` and
 fields (t, y, x) or (t, y, x, 3). A frame is a rectilinear grid of one layer (XDMF counts z, y, x)
@@ -14,7 +14,6 @@ with values at the points; the frames are a collection in time.
 
 import contextlib
 import fnmatch
-import json
 import math
 import os
 import shutil
@@ -39,9 +38,9 @@ class VtkWriter(FrameWriter):
 
     _partial: Path | None = None
 
-    @property
-    def targets(self) -> tuple[Path, ...]:
-        return self.path, self.path.with_name(self.path.stem + "_frames")
+    @staticmethod
+    def targets_of(path: Path) -> tuple[Path, ...]:
+        return path, path.with_name(path.stem + "_frames")
 
     def check(self) -> None:
         super().check()
@@ -106,10 +105,8 @@ class VtkWriter(FrameWriter):
         return ["\n".join(lines).encode(), *blocks, b"\n</AppendedData>\n</VTKFile>\n"]
 
     def _comment(self) -> list[str]:
-        if predicted_by(self.about.source) is None:
-            return []
-        facts = json.dumps({"source": dict(self.about.source)})
-        return ["<!-- PIBERT {} -->".format(facts.replace("--", "-\\u002d"))]  # two would end it
+        facts = self.about.to_json().replace("--", "-\\u002d")  # two would end it
+        return [f"<!-- PIBERT {facts} -->"]
 
     def _finish(self) -> None:
         assert self._partial is not None
@@ -154,9 +151,9 @@ class XdmfWriter(GrowingWriter):
 
     _partial: Path | None = None
 
-    @property
-    def targets(self) -> tuple[Path, ...]:
-        return self.path, self.path.with_name(self.path.name + ".h5")
+    @staticmethod
+    def targets_of(path: Path) -> tuple[Path, ...]:
+        return path, path.with_name(path.name + ".h5")
 
     def _begin(self) -> None:
         grid, plane = self.about.spec.grid, self.about.placement

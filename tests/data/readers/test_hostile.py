@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pibert.data.format import FormatError, Reader
-from pibert.data.provenance import own_facts
+from pibert.data.provenance import own_record
 from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints, SourceError
 from tests.fuzz.corpus import CORPUS
@@ -86,7 +86,7 @@ def test_deep_json_is_refused(tmp_path: Path) -> None:
         file["trajectories/a"].attrs["source"] = np.bytes_(DEEP[:60_000])
     with pytest.raises(FormatError, match="native.h5: trajectory 'a'"):
         Reader(path)["a"]
-    assert own_facts(DEEP) == {}
+    assert own_record(DEEP) == {}
     CORPUS["cfdbench"](tmp_path / "cfdbench")
     (case,) = (tmp_path / "cfdbench").rglob("case.json")
     case.write_text(DEEP)

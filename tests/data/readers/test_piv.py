@@ -17,6 +17,7 @@ from tests.lookalikes.piv import (
     write_openpiv,
     write_pivlab,
     write_pivlab_mat,
+    write_pivlab_session,
     write_tecplot,
     write_tsi,
 )
@@ -288,3 +289,47 @@ def test_damaged_mat_files_are_refused(tmp_path: Path, v73: bool) -> None:
     write_pivlab_mat(path, [sample(), other], [KINDS, KINDS], filtered=True, v73=v73)
     with pytest.raises(SourceError, match="do not share their points"):
         piv.open_recordings(path)
+
+
+@pytest.mark.parametrize("v73", [False, True])
+@pytest.mark.parametrize("upward", [False, True])
+def test_pivlab_sessions_are_calibrated_as_pivlab_exports_them(
+    tmp_path: Path, v73: bool, upward: bool
+) -> None:
+    field, empty = sample(), np.empty((0, 0))
+    field = {**field, "y": np.flipud(field["y"]) if upward else field["y"]}
+    kinds = KINDS.copy()
+    vectors = [field["x"], field["y"], field["u"] + 100, field["v"], np.ones((4, 6)), empty]
+    rows = [*vectors, field["u"], field["v"], kinds, empty, empty, np.full((4, 6), 0.7)]
+    settings: dict[str, Any] = {"calxy": 1e-4, "calu": 0.02, "calv": -0.02 if upward else 0.02}
+    settings |= {"x_axis_direction": 1.0, "y_axis_direction": 2.0 if upward else 1.0}
+    settings |= {"offset_x_true": 1e-3, "offset_y_true": 0.0, "size_of_the_image": [40.0, 112.0]}
+    path = tmp_path / "session.mat"
+    # The frame in the middle was not analysed.
+    write_pivlab_session(path, [rows, [empty] * 12, rows], settings, v73=v73)
+    (flow,) = open_recordings(path)
+    assert flow.num_frames == 2 and flow.spec.units == ("m/s", "m/s") and flow.length_unit == "m"
+    assert flow.source["vectors"] == "filtered"
+    grid = flow.spec.grid
+    assert grid.origin[0] == pytest.approx(16e-4 - 1e-3) and grid.dx == pytest.approx(16e-4)
+    down = np.sort(field["y"][:, 0])
+    assert grid.origin[1] == pytest.approx(1e-4 * (40 - down[-1] if upward else down[0]))
+    # In the flow's coordinates the first row has the smallest y.
+    order = np.argsort(-field["y"][:, 0] if upward else field["y"][:, 0])
+    np.testing.assert_allclose(flow.read()[1, 0], 0.02 * field["u"][order], rtol=1e-6)
+    sign = -1 if upward else 1
+    np.testing.assert_allclose(flow.read()[1, 1], sign * 0.02 * field["v"][order], rtol=1e-6)
+    np.testing.assert_array_equal(flow.known()[0], kinds[order] != 0)
+    np.testing.assert_array_equal(flow.measured()[0], ~np.isin(kinds[order], (0, 2)))
+
+
+def test_pivlab_sessions_without_calibration_or_results(tmp_path: Path) -> None:
+    field, empty = sample(), np.empty((0, 0))
+    rows = [*(field[name] for name in "xyuv"), KINDS, *[empty] * 7]
+    write_pivlab_session(tmp_path / "a.mat", [rows], {"calxy": 1.0, "caluv": 1.0}, v73=True)
+    recordings = open_recordings(tmp_path / "a.mat")
+    assert recordings[0].length_unit == "px" and recordings[0].source["vectors"] == "original"
+    assert any("--scale" in note for note in recordings.notes)
+    write_pivlab_session(tmp_path / "b.mat", [[empty] * 12], {"calxy": 1.0}, v73=False)
+    with pytest.raises(SourceError, match=r"b\.mat: .*analyse"):
+        open_recordings(tmp_path / "b.mat")

@@ -78,7 +78,7 @@ def test_unknown_files_are_refused_with_the_known_kinds(tmp_path: Path) -> None:
     ("name", "advice"),
     [
         ("index.pkl", "may hold code"),
-        ("B00001.vc7", "export the vectors as text in DaVis"),
+        ("run.set", "name the folder of its .vc7 files"),
     ],
 )
 def test_unsupported_formats_give_advice(tmp_path: Path, name: str, advice: str) -> None:

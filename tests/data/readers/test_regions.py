@@ -1,7 +1,8 @@
-"""Regions marked as body or as invalid, and flips."""
+"""Regions marked as body or as invalid, flips and rotations."""
 
 import pickle
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -15,9 +16,15 @@ from torch import Tensor
 from pibert.data.format import write
 from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints, SourceError
-from pibert.data.readers.shared.regions import mark_recordings, read_region
-from pibert.fields import Grid, Trajectory
+from pibert.data.readers.shared.regions import (
+    flip_recordings,
+    mark_recordings,
+    read_region,
+    rotate_recordings,
+)
+from pibert.fields import Boundary, Grid, Sides, Trajectory
 from tests.data.helpers import SHAPE, disc, make_trajectory, random_states, recorded
+from tests.helpers import assert_close, refused
 
 GRID = Grid((20, 30), dx=0.1, dy=0.3, origin=(-1.0, 2.0))
 """The grid of ``make_trajectory`` with 20 x 30 points."""
@@ -226,3 +233,74 @@ def test_a_flip_of_a_missing_channel_is_refused(tmp_path: Path) -> None:
     for flip, found in ((("v",), "'v' to flip; it has u, T"), (("z",), "x, y, u, v")):
         with pytest.raises(ValueError, match=found):
             open_recordings(tmp_path / "a.h5", hints=Hints(flip=flip))[0]
+
+
+def turning_flow() -> Trajectory:
+    """A vortex about (0.4, 0.2) with a pressure, a body, a gap and different sides."""
+    base = make_trajectory(frames=2, channels=("u", "v", "p"), body=disc(), filled=disc().flip(1))
+    x, y = base.spec.grid.coordinates(torch.float64)
+    fields = torch.stack((-(y - 0.2), x - 0.4, x + 10 * y))
+    valid = torch.rand(2, *base.spec.grid.shape, generator=torch.Generator().manual_seed(1)) > 0.2
+    return replace(base, states=fields.expand(2, -1, -1, -1).clone(), valid=valid)
+
+
+def test_a_vortex_rotated_by_a_quarter_turn_is_the_vortex_about_the_rotated_centre() -> None:
+    turned = rotate_recordings(recorded(turning_flow()), 90)[0]
+    x, y = turned.spec.grid.coordinates(torch.float64)
+    # (0.4, 0.2) becomes (-0.2, 0.4); a pressure x + 10 y becomes y - 10 x.
+    assert_close(turned.read()[0], torch.stack((-(y - 0.4), x + 0.2, y - 10 * x)), rtol=1e-12)
+    assert (turned.spec.grid.dx, turned.spec.grid.dy) == (0.3, 0.1)
+    # Inflow on the left, outflow on the right, slip below and wall above turn too.
+    assert turned.spec.grid.sides == Sides(
+        Boundary.WALL, Boundary.SLIP, Boundary.INFLOW, Boundary.OUTFLOW
+    )
+    before, after = turning_flow().known(), turned.known()
+    for (row, column), inside in zip(
+        torch.cartesian_prod(*map(torch.arange, before.shape[1:])).tolist(),
+        before[1].flatten().tolist(),
+        strict=True,
+    ):
+        assert bool(after[1, column, before.shape[1] - 1 - row]) is inside
+
+
+def test_a_stagnation_flow_changes_its_sign_in_a_quarter_turn() -> None:
+    base = turning_flow()
+    x, y = base.spec.grid.coordinates(torch.float64)
+    strained = replace(base, states=torch.stack((x, -y, x * y)).expand(2, -1, -1, -1).clone())
+    turned = rotate_recordings(recorded(strained), -270)[0]
+    x, y = turned.spec.grid.coordinates(torch.float64)
+    assert_close(turned.read()[0], torch.stack((-x, y, -x * y)), rtol=1e-12)
+
+
+def test_four_quarter_turns_are_the_identity_bit_for_bit() -> None:
+    flow, turned = turning_flow(), turning_flow()
+    for _ in range(4):
+        turned = rotate_recordings(recorded(turned), 90)[0]
+    assert torch.equal(turned.read(), flow.read()) and turned.spec == flow.spec
+    assert torch.equal(turned.known(), flow.known())
+    assert torch.equal(turned.measured(), flow.measured()) and turned.local == flow.local
+    half = rotate_recordings(recorded(flow), 180)[0]
+    assert torch.equal(half.read(slice(0, 1), [1]), -flow.read(slice(0, 1), [1]).flip(-1, -2))
+
+
+def test_rotations_that_cannot_be_exact_are_refused() -> None:
+    with refused("multiple of 90", "30", "interpolation"):
+        rotate_recordings(recorded(turning_flow()), 30)
+    directed = make_trajectory(channels=("u", "v", "u_low"))
+    with refused("u_low", "--channels"):
+        rotate_recordings(recorded(directed), 90)[0]
+
+
+def test_concentrations_called_u_and_v_do_not_turn_as_vectors() -> None:
+    flow = replace(turning_flow(), spec=replace(turning_flow().spec, family=None))
+    turned = rotate_recordings(recorded(flow), 90, "gray-scott")[0]
+    assert torch.equal(turned.read(), torch.rot90(flow.read(), -1, (-2, -1)))
+
+
+def test_a_mirrored_vorticity_changes_its_sign() -> None:
+    flow = make_trajectory(channels=("u", "v", "omega"))
+    mirrored = flip_recordings(recorded(flow), ("x", "u"))[0]
+    expected = flow.read().flip(-1) * torch.tensor([-1.0, 1.0, -1.0])[:, None, None]
+    assert torch.equal(mirrored.read(), expected)
+    # Rows stored from top to bottom are no mirror image.
+    assert torch.equal(flip_recordings(recorded(flow), ("y",))[0].read(), flow.read().flip(-2))

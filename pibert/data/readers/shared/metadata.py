@@ -101,7 +101,7 @@ def _recorded(hints: Hints) -> dict[str, Any]:
     """Return the hints as plain values; flips and masks are recorded elsewhere."""
     given = vars(hints) | {"channels": dict(hints.channels), "parameters": dict(hints.parameters)}
     given["shape"] = list(hints.shape or ())
-    elsewhere = ("flip", "body", "mask")
+    elsewhere = ("flip", "rotate", "body", "mask")
     return {name: value for name, value in given.items() if value and name not in elsewhere}
 
 

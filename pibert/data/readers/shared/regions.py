@@ -1,4 +1,4 @@
-"""Regions that the user marks as body or as invalid (--body, --mask), and flips (--flip).
+"""Regions that the user marks as body or invalid (--body, --mask), flips and rotations.
 
 A region is written as
 
@@ -14,8 +14,11 @@ image has the largest y, and the image covers the cells of the grid; if its size
 grid, it must have the aspect ratio of the field.
 
 Flips: rows stored from top to bottom need ``y``; a component that counts downward, with rows in the
-right order, needs ``v``; both together mirror the flow. The origin stays where it is, and the
-boundaries move with their rows or columns.
+right order, needs ``v``; both together mirror the flow, and a vorticity changes its sign. The
+origin stays where it is, and the boundaries move with their rows or columns.
+
+Rotations by quarter-turns, anticlockwise about the origin of the coordinates, follow the flips:
+positions and velocities turn together, and no value is interpolated.
 """
 
 import re
@@ -30,11 +33,19 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from pibert.data.readers.recordings import Recordings, SourceError
+from pibert.data.readers.recordings import NO_FAMILY, Recordings, SourceError
 from pibert.data.readers.shared.files import read_columns
 from pibert.data.resample import Resizer
 from pibert.data.units import VELOCITY
-from pibert.data.views import MappedFrames, Mask, frame_blocks, map_mask, mask_shape, scale_channels
+from pibert.data.views import (
+    MappedFrames,
+    Mask,
+    frame_blocks,
+    map_mask,
+    mask_shape,
+    pick,
+    scale_channels,
+)
 from pibert.fields import MASKS, Grid, Sides, Trajectory, read_mask
 
 ZEROS = "zeros"
@@ -310,6 +321,9 @@ def _read_moving(base: Trajectory, valid: Mask, frames: slice) -> Tensor:
 
 FLIPS = ("x", "y", "u", "v")
 _AXES = {"x": -1, "y": -2}
+_VORTICITY = ("omega", "vorticity")
+_DIRECTED = re.compile(r"(.*_)?[uv](_.*)?")
+"""Names of channels that belong to one component, such as ``u_low`` or ``uncertainty_u``."""
 
 
 def flip_recordings(recordings: Recordings, flip: Sequence[str]) -> Recordings:
@@ -334,7 +348,9 @@ def flip_trajectory(trajectory: Trajectory, flip: tuple[str, ...]) -> Trajectory
             f"{', '.join(spec.channels)}"
         )
     axes = tuple(_AXES[name] for name in flip if name in _AXES)
-    signs = tuple(-1.0 if name in flip else 1.0 for name in spec.channels)
+    mirrored = ({"x", "u"} <= {*flip}) != ({"y", "v"} <= {*flip})
+    negative = {*flip, *(_VORTICITY if mirrored else ())}
+    signs = tuple(-1.0 if name in negative else 1.0 for name in spec.channels)
     left, right, bottom, top = spec.grid.sides
     if "x" in flip:
         left, right = right, left
@@ -362,3 +378,78 @@ def _read_flipped(
     channels: Sequence[int] | None,
 ) -> Tensor:
     return scale_channels(base, signs, frames, channels).flip(axes)
+
+
+def rotate_recordings(
+    recordings: Recordings, degrees: int, family: str | None = None
+) -> Recordings:
+    """Turn flows anticlockwise by a multiple of 90 degrees.
+
+    ``family`` is the one that the user states; it names the channels of the velocity.
+    """
+    turns, rest = divmod(degrees, 90)
+    if rest:
+        raise ValueError(
+            f"--rotate takes a multiple of 90 degrees, found {degrees}: other angles need "
+            "interpolation, which smooths vectors and moves gaps; align the axes in the "
+            "calibration of the PIV program"
+        )
+    if not turns % 4:
+        return recordings
+    notes = [f"rotated by {degrees} degrees about (0, 0)"]
+    if recordings[0].series:
+        notes.append(f"not rotated (values per frame): {', '.join(recordings[0].series)}")
+    change = partial(rotate_trajectory, turns=turns % 4, family=family)
+    return recordings.changed(change, notes)
+
+
+def rotate_trajectory(flow: Trajectory, turns: int, family: str | None = None) -> Trajectory:
+    """Return a lazy view that is rotated by quarter-turns: (x, y) becomes (-y, x) in each."""
+    spec, grid = flow.spec, flow.spec.grid
+    stated = spec if family in (None, NO_FAMILY) else replace(spec, family=family)
+    pair = stated.velocity or ()
+    odd = [n for i, n in enumerate(spec.channels) if i not in pair and _DIRECTED.fullmatch(n)]
+    if pair and odd:
+        raise ValueError(
+            f"trajectory {flow.name!r}: channel {odd[0]!r} depends on the direction, and how it "
+            "rotates is not known; choose channels without it (--channels u=u,v=v)"
+        )
+    (ny, nx), (x, y), (dx, dy), sides = grid.shape, grid.origin, (grid.dx, grid.dy), grid.sides
+    before = flow.local.get("rotate", {"degrees": 0, "origin": [x, y]})
+    for _ in range(turns):
+        x, y = -(y + (ny - 1) * dy), x
+        (ny, nx), (dx, dy) = (nx, ny), (dy, dx)
+        sides = Sides(left=sides.top, right=sides.bottom, bottom=sides.left, top=sides.right)
+    degrees = (before["degrees"] + 90 * turns) % 360
+    local = {**flow.local, "rotate": {**before, "degrees": degrees}}
+    if not degrees:  # the origin without rounding errors
+        x, y = before["origin"]
+        del local["rotate"]
+    rotated = partial(torch.rot90, k=-turns, dims=(-2, -1))
+    masks: dict[str, Any] = {n: map_mask(getattr(flow, n), rotated, (ny, nx)) for n in MASKS}
+    shape = (*flow.states.shape[:2], ny, nx)
+    grid = Grid((ny, nx), dx, dy, sides, origin=(x, y))
+    return replace(
+        flow,
+        states=MappedFrames(shape, partial(_read_rotated, flow, turns, pair)),
+        spec=replace(spec, grid=grid),
+        local=local,
+        **masks,
+    )
+
+
+def _read_rotated(
+    base: Trajectory,
+    turns: int,
+    velocity: tuple[int, ...],
+    frames: slice,
+    channels: Sequence[int] | None,
+) -> Tensor:
+    order, signs = list(range(len(base.spec.channels))), [1.0] * len(base.spec.channels)
+    if velocity:
+        u, v = velocity
+        order[u], order[v] = ((u, v), (v, u))[turns % 2]
+        signs[u], signs[v] = ((1, 1), (-1, 1), (-1, -1), (1, -1))[turns]
+    fields = base.read(frames, pick(order, channels))
+    turned = torch.rot90(fields, -turns, (-2, -1))
+    return turned * turned.new_tensor(pick(signs, channels))[:, None, None]

@@ -10,9 +10,11 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from pibert.data.provenance import own_facts
+from pibert.data.provenance import own_record, own_spec, restored
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.series import CellPlane, Plane, Series, open_series
 from pibert.data.readers.shared.space import cut_plane
@@ -171,6 +173,14 @@ def _open(
     comment = None
     with contextlib.suppress(OSError), files[0].open("rb") as file:  # reading it reports errors
         comment = _OWN.search(file.read(_HEAD))
-    source = {} if comment is None else own_facts(comment[1].decode("utf-8", "replace"))
+    record = {} if comment is None else own_record(comment[1].decode("utf-8", "replace"))
+    own = own_spec(record)
+    if own is not None and not hints.channels:
+        keys = {name: name for name in own.channels}
+        for letter, index in zip("xy", own.velocity or (), strict=False):
+            keys[own.channels[index]] = f"velocity_{letter}"
+        hints = replace(hints, channels=keys)
+    source = record.get("source", {})
     series = Series(files=files, read=read_plane, times=times, source=source)
-    return open_series("vtk", path, series, hints, name=name)
+    found = open_series("vtk", path, series, hints, name=name)
+    return found.changed(partial(restored, record=record)) if record else found

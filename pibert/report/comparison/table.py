@@ -158,6 +158,9 @@ class Numbers:
         known = [v for v in self.values.values() if v is not None and not math.isnan(v)]
         if len({self.form(value) for value in known}) < 2:
             return None
+        known = [value for value in known if math.isfinite(value)]
+        if not known:
+            return None
         if self.ideal is not None:
             ideal = self.ideal
             return min(known, key=lambda v: abs(math.log(v / ideal)) if v > 0 else math.inf)

@@ -308,7 +308,8 @@ def _show_free_runs(
             key = {"data": name, "model": model, "metric": f"free_run_{metric}"}
             found = [r["value"] for r in records if key.items() <= r.items()]
             known = [value for value in found if value is not None]
-            cells.append(digits(sum(known) / len(known)) if len(known) == len(found) > 0 else "–")
+            mean = f"{sum(known) / len(known):.3g}" if len(known) == len(found) > 0 else "–"
+            cells.append(mean)
         if model == "truth":
             model, cells[-2:] = "truth against itself", ["", ""]
         table.add_row(model, *cells)

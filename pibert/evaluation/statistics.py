@@ -27,7 +27,8 @@ and primes for the prediction:
                          (``evaluation/forces.py``); mean over flows
     drag_coefficient     2 F / (U^2 D) of prediction and truth, mean over flows
     survival             frames before the distance of a predicted frame to the true mean flow
-                         exceeds three times the largest such distance in the truth; mean over flows
+                         exceeds three times the largest such distance in the truth, and a tenth of
+                         the mean flow itself; mean over flows
     diverged             share of the flows that do not survive to the end
 
 The drag is given for flows with bodies at rest, known U, D, viscosity and time step, in a view that
@@ -65,6 +66,8 @@ LEAST_FRAMES = 20
 """Fewer frames have no statistics."""
 LOST = 3.0
 """A frame farther from the mean flow than any true one by this factor is lost."""
+STILL = 0.1
+"""... unless its distance is below this share of the mean flow itself."""
 PEAK_SHARE = 0.2
 """Of the energy within a peak and its two neighbours on either side."""
 MOST_VALUES = 100_000
@@ -220,7 +223,8 @@ class Statistics:
             known_values(fields - mean, frames.known).square().sum((1, 2, 3)).sqrt()
             for fields in (truth, prediction)
         )
-        fine = distance <= LOST * limit.max()  # false where it is not finite
+        # A flow that hardly moves is not lost with the first error. False where it is not finite.
+        fine = distance <= max(LOST * limit.max(), STILL * mean.square().sum().sqrt())
         return int((~fine).cumsum(0).eq(0).sum())
 
     def _compared(self, frames: Frames) -> dict[str, float]:

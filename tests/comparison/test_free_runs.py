@@ -159,8 +159,6 @@ def test_repetitions_of_a_condition_are_resampled_together(out: Path) -> None:
     assert weights is not None and method == "10 flows"
     facts = dict(scores.card["data"])
     facts["source"] = {**facts["source"], "group_by": ["Re"]}
-    facts["parameters"] = [{"Re": float(n // 2)} for n in range(len(facts["names"]))]
+    facts["parameters"] = [{"Re": float(n // 5)} for n in range(len(facts["names"]))]
     kind = {name: scores.arrays[f"free_run/{name}"] for name in ("trajectory", "frame")}
-    conditions = {int(n) // 2 for n in kind["trajectory"]}
-    assert len(conditions) < 10
     assert start_weights(facts, *kind.values(), span=58, correlation_frames=None)[0] is None

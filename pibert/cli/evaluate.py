@@ -99,7 +99,9 @@ def evaluate(
         kept = {key: card[key] for key in ("entries", "values", "cost", "data")}
         written = [str(out / "scores.json")]
         free = card.get("free_run")
-        return show_json({**kept, "rollout": rolled, "free_run": free, "written": written})
+        covered = card.get("rollout_intervals")
+        more = {"rollout": rolled, "rollout_intervals": covered, "free_run": free}
+        return show_json({**kept, **more, "written": written})
     console = Console()
     frames = card["data"]["test_frames"]
     say(console, f"{card['model']['name']}: {frames} frames, each predicted from recorded ones")
@@ -116,6 +118,8 @@ def evaluate(
     )
     if rolled is not None:
         _show_rollouts(console, rolled)
+    if "rollout_intervals" in card:
+        _show_coverage(console, card["rollout_intervals"])
     if "free_run" in card:
         _show_free_runs(console, card["free_run"])
     say(console, f"All numbers: {out / 'scores.json'}")
@@ -187,6 +191,21 @@ def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
         f"Stable horizon: {stable} of {rolled['steps']} steps on average (squared error below half "
         "of the variance in time).",
     )
+
+
+def _show_coverage(console: Console, scores: Mapping[str, Any]) -> None:
+    """Print coverage and CRPS of the prediction intervals by lead time."""
+    named = [
+        (place, f"{e['metric']} {e['component']}" + ("" if e["unit"] == "1" else f" [{e['unit']}]"))
+        for place, e in enumerate(scores["entries"])
+    ]
+    table = Table("step", *(name for _, name in named))
+    for step in sorted(leads_shown(scores["steps"]) & set(range(1, scores["steps"] + 1))):
+        row = scores["values"][step - 1]
+        cells = (row[place] for place, _ in named)
+        table.add_row(str(step), *("-" if cell is None else digits(cell) for cell in cells))
+    say(console, f"Prediction intervals of level {scores['level']:g} in rollouts:")
+    console.print(table)
 
 
 def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:

@@ -146,13 +146,13 @@ def _lead_terms(
     """Terms of starts that are rolled out together; each alone, if one of them diverges."""
     past, steps = samples.window.history, samples.window.horizon
     chosen = [climates[index] for index, _ in starts]
-    newest, known = _read(samples, starts, past - 1, 1)
+    newest, known = read_frames(samples, starts, past - 1, 1)
     mean = torch.stack([climate.mean for climate in chosen]).to(newest)
     # Persistence knows no more of a gap than its mean.
     last = torch.where(known[:, 0, None], newest[:, 0], mean)
 
     def scored(block: Tensor | None, done: int, size: int) -> Tensor:
-        truth, known = _read(samples, starts, past + done, size, truth=True)
+        truth, known = read_frames(samples, starts, past + done, size, truth=True)
         truth = torch.where(known[:, :, None], truth, 0.0)
         return measure.terms(block, truth, last, known, chosen).cpu()
 
@@ -174,18 +174,26 @@ def _rolled_out(
     predictor: RolloutPredictor, samples: Samples, starts: Sequence[Start], steps: int
 ) -> Iterator[Float[Tensor, "b t c y x"]]:
     """Blocks of predicted frames, all finite; FloatingPointError where one is not."""
-    history = predictor.history
-    fields, known = _read(samples, starts, samples.window.history - history, history)
-    given = [samples.trajectories[index].parameters for index, _ in starts]
-    parameters = {
-        name: torch.tensor([values.get(name, torch.nan) for values in given])
-        for name in predictor.spec.parameter_names
-    }
+    fields, parameters, known = rollout_input(predictor, samples, starts)
     for block in predictor.iterate(fields, steps, parameters, known):
         # A prediction may also leave the range of its type on the way to physical units.
         if not bool(block.isfinite().all()):
             raise FloatingPointError("expected finite predictions, found NaN or infinity")
         yield block
+
+
+def rollout_input(
+    predictor: RolloutPredictor, samples: Samples, starts: Sequence[Start]
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Fields, parameters and known points from which a predictor rolls out."""
+    history = predictor.history
+    fields, known = read_frames(samples, starts, samples.window.history - history, history)
+    given = [samples.trajectories[index].parameters for index, _ in starts]
+    parameters = {
+        name: torch.tensor([values.get(name, torch.nan) for values in given])
+        for name in predictor.spec.parameter_names
+    }
+    return fields, parameters, known
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -279,7 +287,7 @@ def _free_flows(
 ) -> Iterator[Frames]:
     """Prediction and truth of runs that are computed together."""
     history = samples.window.history
-    truth, known = _read(samples, starts, history, count, truth=True)
+    truth, known = read_frames(samples, starts, history, count, truth=True)
     with collecting():
         predicted = _run_free(predictor, samples, starts, truth)
     for n, (index, first) in enumerate(starts):
@@ -313,7 +321,7 @@ def _run_free(
     return predicted
 
 
-def _read(
+def read_frames(
     samples: Samples, starts: Sequence[Start], offset: int, size: int, *, truth: bool = False
 ) -> tuple[Float[Tensor, "b t c y x"], Bool[Tensor, "b t y x"]]:
     """Fields, and where they are known; of the truth, where they were measured."""

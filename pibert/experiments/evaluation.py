@@ -15,6 +15,7 @@ from pibert.data.filling import count_filled
 from pibert.data.splits import Segment
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.insight import insight
+from pibert.evaluation.interval_scores import score_intervals
 from pibert.evaluation.intervals import interval
 from pibert.evaluation.rollouts import (
     longest_free_run,
@@ -37,8 +38,11 @@ from pibert.experiments.flows import Flows
 from pibert.experiments.held_out import check_fields
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
 from pibert.inference import Predictor, load
+from pibert.inference.calibrated import load_calibrated
+from pibert.inference.calibration_file import SHEET, read_sheet
 from pibert.inference.predictor import PRECISION
 from pibert.models.references.simple import Reference
+from pibert.notes import Note, warn
 from pibert.textfiles import read_json
 
 RECIPE = ("optimizer", "learning_rate")
@@ -128,6 +132,11 @@ def evaluate(
     if rollout is not None and rollout.steps:
         card["rollout"], more = _rollouts(predictor, flows, rollout, window.history, card)
         arrays |= more
+        if _has_fresh_calibration(folder, flows):
+            card["rollout_intervals"], more = _interval_scores(
+                folder, flows, rollout, window.history, card
+            )
+            arrays |= more
     if rollout is not None and (frames := _free_run_frames(rollout, samples)):
         card["free_run"], more = _free_runs(predictor, samples, frames, rollout.starts, card)
         arrays |= more
@@ -282,6 +291,49 @@ def _rollouts(
         "entries": [vars_of(entry) for entry in scores.measure.entries],
         "summary": [vars_of(entry) for entry in scores.horizons.entries],
     }
+    return facts, arrays
+
+
+def _has_fresh_calibration(folder: Path, flows: Flows) -> bool:
+    """Return whether a model has a calibration, and from other flows than those of the test."""
+    if not (folder / SHEET).exists():
+        return False
+    source = read_sheet(folder).get("provenance", {}).get("data")
+    if source is None or source != flows.source or flows.split.calibration:
+        return True
+    text = "the flows of this test calibrated the intervals: coverage and CRPS are not measured"
+    warn(Note("calibrated-on-test", text, "give other flows: --data FILE", "info"))
+    return False
+
+
+def _interval_scores(
+    folder: Path, flows: Flows, plan: RolloutPlan, history: int, card: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Score the prediction intervals of rollouts, as far as lead times are calibrated."""
+    calibrated = load_calibrated(folder)
+    steps = min(plan.steps, calibrated.calibration.leads)
+    window = Window(history=max(history, calibrated.predictor.history), horizon=steps)
+    samples = _samples(calibrated.predictor, flows.split.test, flows, window)
+    scores = score_intervals(calibrated, samples, spread_starts(samples, plan.starts))
+    weights, method = start_weights(
+        card["data"],
+        scores.trajectories,
+        scores.frames,
+        span=steps,
+        correlation_frames=card["correlation_frames"],
+    )
+    curves = scores.measure.values(scores.terms.sum(0))
+    facts = {
+        "level": scores.level,
+        "steps": steps,
+        "entries": [vars_of(entry) for entry in scores.measure.entries],
+        "values": [_plain(row) for row in curves],
+        "intervals": method,
+    }
+    arrays = {"rollout_intervals/terms": scores.terms, "rollout_intervals/curves": curves}
+    if weights is not None:
+        span = interval(scores.measure, scores.terms, weights, level=LEVEL)
+        arrays |= {"rollout_intervals/low": span.low, "rollout_intervals/high": span.high}
     return facts, arrays
 
 

@@ -334,13 +334,8 @@ def free_run_weights(scores: Scores) -> tuple[Tensor | None, str]:
 
 
 def _start_weights(scores: Scores, kind: str, span: int) -> tuple[Tensor | None, str]:
-    return start_weights(
-        scores.card["data"],
-        scores.arrays[f"{kind}/trajectory"],
-        scores.arrays[f"{kind}/frame"],
-        span=span,
-        correlation_frames=scores.card["correlation_frames"],
-    )
+    starts = (scores.arrays[f"{kind}/{name}"] for name in ("trajectory", "frame"))
+    return start_weights(scores.card, *starts, span=span)
 
 
 def _prefixed(kind: str, entry: Entry) -> dict[str, str]:

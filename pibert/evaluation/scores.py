@@ -109,26 +109,21 @@ def block_frames(correlation_frames: float | None) -> int | None:
 
 
 def start_weights(
-    facts: Mapping[str, Any],
-    trajectories: Tensor,
-    frames: Tensor,
-    *,
-    span: int,
-    correlation_frames: float | None,
+    card: Mapping[str, Any], trajectories: Tensor, frames: Tensor, *, span: int
 ) -> tuple[Tensor | None, str]:
     """Return resamples of the starts of rollouts, and the method; None with too few starts.
 
     Args:
-        facts: ``data`` of the card.
+        card: Its ``data`` and ``correlation_frames``.
         trajectories: The trajectory of every start.
         frames: The first frame of every start.
         span: Frames of a rollout.
-        correlation_frames: Correlation time of the flow; None: not known.
     """
+    facts = card["data"]
     groups = torch.arange(len(facts["names"]))
     if names := facts["source"].get("group_by"):  # repetitions are not independent
         groups = torch.tensor(condition_numbers(facts, names))
-    block = block_frames(correlation_frames)
+    block = block_frames(card["correlation_frames"])
     block = None if block is None else max(block, span)
     try:
         return resample_starts(

@@ -264,13 +264,7 @@ def _rollouts(
     window = Window(history=history, horizon=plan.steps)
     samples = _samples(predictor, flows.split.test, flows, window)
     scores = score_rollouts(predictor, samples, spread_starts(samples, plan.starts))
-    weights, method = start_weights(
-        card["data"],
-        scores.trajectories,
-        scores.frames,
-        span=plan.steps,
-        correlation_frames=card["correlation_frames"],
-    )
+    weights, method = start_weights(card, scores.trajectories, scores.frames, span=plan.steps)
     arrays = {
         "rollout/terms": scores.terms,
         "rollout/horizon_terms": scores.horizon_terms,
@@ -315,13 +309,7 @@ def _interval_scores(
     window = Window(history=max(history, calibrated.predictor.history), horizon=steps)
     samples = _samples(calibrated.predictor, flows.split.test, flows, window)
     scores = score_intervals(calibrated, samples, spread_starts(samples, plan.starts))
-    weights, method = start_weights(
-        card["data"],
-        scores.trajectories,
-        scores.frames,
-        span=steps,
-        correlation_frames=card["correlation_frames"],
-    )
+    weights, method = start_weights(card, scores.trajectories, scores.frames, span=steps)
     curves = scores.measure.values(scores.terms.sum(0))
     facts = {
         "level": scores.level,
@@ -351,11 +339,7 @@ def _free_runs(
     """Score free runs of the test flows: statistics, and the true flow's sampling error."""
     runs = score_free_runs(predictor, samples, frames, starts)
     weights, method = start_weights(
-        card["data"],
-        runs.trajectories,
-        runs.starts,
-        span=int(runs.frames.max()),
-        correlation_frames=card["correlation_frames"],
+        card, runs.trajectories, runs.starts, span=int(runs.frames.max())
     )
     facts: dict[str, Any] = {
         "frames": runs.frames.tolist(),

@@ -138,19 +138,21 @@ def test_short_flows_have_no_free_runs_unless_asked(tmp_path: Path) -> None:
 
 
 def test_few_flows_are_resampled_by_stretches_of_time() -> None:
-    facts = {"names": ["a", "b"], "source": {}, "parameters": [{}, {}]}
     trajectories = torch.arange(2).repeat_interleave(6)
     frames = torch.arange(6).repeat(2) * 50 + 3
-    kept: dict[str, Any] = {"correlation_frames": 4.0}
-    weights, method = start_weights(facts, trajectories, frames, span=50, **kept)
+
+    def resampled(memory: float | None) -> tuple[torch.Tensor | None, str]:
+        facts = {"names": ["a", "b"], "source": {}, "parameters": [{}, {}]}
+        card = {"data": facts, "correlation_frames": memory}
+        return start_weights(card, trajectories, frames, span=50)
+
+    weights, method = resampled(4.0)
     assert weights is not None and method == "12 stretches of 50 frames"
     assert torch.equal(weights.sum(1), torch.full((1000,), 12.0, dtype=torch.float64))
     # Stretches shorter than three correlation times are not independent.
-    kept = {"correlation_frames": 40.0}
-    weights, method = start_weights(facts, trajectories, frames, span=50, **kept)
+    weights, method = resampled(40.0)
     assert weights is None and method.startswith("none")
-    kept = {"correlation_frames": None}
-    assert start_weights(facts, trajectories, frames, span=50, **kept)[0] is None
+    assert resampled(None)[0] is None
 
 
 def test_repetitions_of_a_condition_are_resampled_together(out: Path) -> None:
@@ -160,5 +162,6 @@ def test_repetitions_of_a_condition_are_resampled_together(out: Path) -> None:
     facts = dict(scores.card["data"])
     facts["source"] = {**facts["source"], "group_by": ["Re"]}
     facts["parameters"] = [{"Re": float(n // 5)} for n in range(len(facts["names"]))]
-    kind = {name: scores.arrays[f"free_run/{name}"] for name in ("trajectory", "frame")}
-    assert start_weights(facts, *kind.values(), span=58, correlation_frames=None)[0] is None
+    card = {"data": facts, "correlation_frames": None}
+    starts = (scores.arrays[f"free_run/{name}"] for name in ("trajectory", "frame"))
+    assert start_weights(card, *starts, span=58)[0] is None

@@ -23,7 +23,10 @@ from pibert.experiments.held_out import as_trained
 from pibert.inference import load, model_file
 from pibert.notes import InputWarning
 from tests.command import run as call
+from tests.command import well
 from tests.data.helpers import SHAPE, make_trajectory, random_states
+from tests.inference.flows import flows as waves
+from tests.inference.flows import saved
 
 PLAN = """
 [data]
@@ -295,3 +298,19 @@ def test_filled_points_are_counted_and_not_scored(folder: Path, tmp_path: Path) 
     said = " ".join(call(*judged).output.split())
     assert "2 points of these frames were filled" in said and "not scored" in said
     assert "3 of 1,728 vectors (0.17%)" in said
+
+
+def test_free_runs_have_intervals_over_flows_beside_the_sampling_error(tmp_path: Path) -> None:
+    model, data, out = tmp_path / "model", tmp_path / "long.h5", tmp_path / "scores"
+    saved(model)
+    write(data, waves(10, frames=60, seed=4))
+    words = ("evaluate", model, "--data", data, "--out", out, "--free-run", 50)
+    shown = " ".join(well(*words).output.split())
+    assert "truth against itself" in shown
+    found = json.loads(well(*words, "--json").stdout)["free_run"]
+    assert found["frames"] == [50] * 10 and found["intervals"] == "10 flows"
+    place = [entry["metric"] for entry in found["entries"]].index("survival")
+    low, high = found["values_intervals"][place]
+    assert low <= found["values"][place] <= high
+    lost = sum(own < 50 for own in found["survived"])
+    assert (f"Diverged: {lost} of 10 runs" in shown) == (lost > 0)

@@ -125,6 +125,31 @@ def test_the_ood_warning_is_on_stderr_and_in_json(
     assert window["reason"] in raised.stderr and window["frame"] == 1
 
 
+def test_evaluation_of_rollouts_scores_the_intervals_by_lead_time(
+    tmp_path: Path, model: Path
+) -> None:
+    data = tmp_path / "many.h5"
+    write(data, flows(3, seed=5))
+    words = ("evaluate", model, "--data", data, "--out", tmp_path / "scores", "--rollout", LEADS)
+    assert "Prediction intervals of level 0.9" in well(*words).output
+    found = json.loads(well(*words, "--json").stdout)["rollout_intervals"]
+    names = [(entry["metric"], entry["component"]) for entry in found["entries"]]
+    assert found["steps"] == LEADS and len(found["values"]) == LEADS
+    for row in found["values"]:
+        assert 0.5 < row[names.index(("coverage", "all"))] <= 1
+        assert row[names.index(("crps", "u"))] > 0
+
+
+def test_coverage_is_not_measured_on_the_flows_that_calibrated(tmp_path: Path) -> None:
+    folder, data, out = tmp_path / "model", tmp_path / "many.h5", tmp_path / "scores"
+    saved(folder)
+    write(data, flows(12, seed=6))
+    well("calibrate", folder, "--data", data, "--leads", 2, "--out", folder)
+    result = well("evaluate", folder, "--data", data, "--out", out, "--rollout", 2, "--json")
+    assert json.loads(result.stdout)["rollout_intervals"] is None
+    assert "the flows of this test calibrated the intervals" in " ".join(result.stderr.split())
+
+
 def test_a_calibration_too_small_to_flag_does_not_report_in_distribution(
     tmp_path: Path, model: Path, source: Path
 ) -> None:

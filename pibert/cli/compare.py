@@ -287,6 +287,33 @@ def _show_ranking(
         )
     console.print(table)
     say(console, f"Intervals: {facts['intervals']}. Skill: 1 - error / error of persistence.")
+    if "free_run" in facts:
+        _show_free_runs(console, name, facts, results["records"])
+
+
+def _show_free_runs(
+    console: Console, name: str, facts: Mapping[str, Any], records: list[Mapping[str, Any]]
+) -> None:
+    """Print the main statistics of free runs, and the true flow's own sampling error."""
+    runs = facts["free_run"]
+    title = f"{name}: {runs['runs']} free runs of up to {max(runs['frames'])} frames"
+    columns = ("mean_error", "stress_error", "energy_ratio", "strouhal_error", "survival")
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("model", no_wrap=True)
+    for column in (*columns, "diverged"):
+        table.add_column(column.replace("_", " "), justify="right")
+    for model in (*(row["model"] for row in facts["ranking"]), "truth"):
+        cells = []
+        for metric in (*columns, "diverged"):
+            key = {"data": name, "model": model, "metric": f"free_run_{metric}"}
+            found = [r["value"] for r in records if key.items() <= r.items()]
+            known = [value for value in found if value is not None]
+            mean = f"{sum(known) / len(known):.3g}" if len(known) == len(found) > 0 else "–"
+            cells.append(mean)
+        if model == "truth":
+            model, cells[-2:] = "truth against itself", ["", ""]
+        table.add_row(model, *cells)
+    console.print(table)
 
 
 def _show_tuning(console: Console, rows: list[Mapping[str, Any]]) -> None:

@@ -99,7 +99,9 @@ def evaluate(
         kept = {key: card[key] for key in ("entries", "values", "cost", "data")}
         written = [str(out / "scores.json")]
         free = card.get("free_run")
-        return show_json({**kept, "rollout": rolled, "free_run": free, "written": written})
+        covered = card.get("rollout_intervals")
+        more = {"rollout": rolled, "rollout_intervals": covered, "free_run": free}
+        return show_json({**kept, **more, "written": written})
     console = Console()
     frames = card["data"]["test_frames"]
     say(console, f"{card['model']['name']}: {frames} frames, each predicted from recorded ones")
@@ -116,6 +118,8 @@ def evaluate(
     )
     if rolled is not None:
         _show_rollouts(console, rolled)
+    if "rollout_intervals" in card:
+        _show_coverage(console, card["rollout_intervals"])
     if "free_run" in card:
         _show_free_runs(console, card["free_run"])
     say(console, f"All numbers: {out / 'scores.json'}")
@@ -189,20 +193,56 @@ def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
     )
 
 
+def _show_coverage(console: Console, scores: Mapping[str, Any]) -> None:
+    """Print coverage and CRPS of the prediction intervals by lead time."""
+    named = [
+        (place, f"{e['metric']} {e['component']}" + ("" if e["unit"] == "1" else f" [{e['unit']}]"))
+        for place, e in enumerate(scores["entries"])
+    ]
+    table = Table("step", *(name for _, name in named))
+    for step in sorted(leads_shown(scores["steps"]) & set(range(1, scores["steps"] + 1))):
+        row = scores["values"][step - 1]
+        cells = (row[place] for place, _ in named)
+        table.add_row(str(step), *("-" if cell is None else digits(cell) for cell in cells))
+    say(console, f"Prediction intervals of level {scores['level']:g} in rollouts:")
+    console.print(table)
+
+
 def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
     """Print the statistics of free runs beside the sampling error of the true flow."""
     table = Table("statistic", "model", "truth against itself")
-    for entry, *values in zip(runs["entries"], runs["values"], runs["sampling"], strict=True):
+    none = [None] * len(runs["entries"])
+    columns = (runs[name] for name in ("entries", "values", "sampling"))
+    spans = (runs.get(f"{name}_intervals") or none for name in ("values", "sampling"))
+    for entry, value, sampling, span, sampling_span in zip(*columns, *spans, strict=True):
+        if value is None and sampling is None:
+            continue
         name = entry["metric"].replace("_", " ")
+        name += "" if entry["component"] == "all" else f", {entry['component']}"
         unit = "" if entry["unit"] == "1" else f" [{entry['unit']}]"
-        model, truth = ("-" if value is None else digits(value) for value in values)
         of_truth = entry["metric"] not in ("survival", "diverged")
-        table.add_row(Text(name + unit), Text(model), Text(truth if of_truth else ""))
-    size = " to ".join(map(str, sorted({min(runs["frames"]), max(runs["frames"])})))
-    say(console, f"Statistics of {len(runs['frames'])} free runs of {size} frames:")
+        truth = _with_interval(sampling, sampling_span) if of_truth else ""
+        table.add_row(Text(name + unit), Text(_with_interval(value, span)), Text(truth))
+    say(console, f"Statistics of {len(runs['frames'])} free runs of {_span(runs['frames'])}:")
     console.print(table)
     say(
         console,
         "A perfect model has errors of 0 and ratios of 1, up to the last column: how far the two "
         "halves of the true flow differ. - : not defined, or a run diverged.",
     )
+    lost = [n for n, size in zip(runs["survived"], runs["frames"], strict=True) if n < size]
+    if lost:
+        say(console, f"Diverged: {len(lost)} of {len(runs['frames'])} runs, after {_span(lost)}.")
+    method = runs["intervals"]
+    known = "no intervals (" + method.removeprefix("none: ") + ")"
+    say(console, known if method.startswith("none") else f"[]: 95 % intervals over {method}.")
+
+
+def _span(lengths: list[int]) -> str:
+    return " to ".join(map(str, sorted({min(lengths), max(lengths)}))) + " frames"
+
+
+def _with_interval(value: float | None, span: list[float] | None) -> str:
+    if value is None:
+        return "-"
+    return digits(value) + ("" if span is None else f" [{digits(span[0])}, {digits(span[1])}]")

@@ -17,7 +17,6 @@ from pibert.comparison.rows import (
     LEADS,
     Row,
     as_number,
-    condition_numbers,
     make_row,
     measures_of,
     spec_of,
@@ -25,7 +24,7 @@ from pibert.comparison.rows import (
 from pibert.evaluation.leads import LeadTimes
 from pibert.evaluation.measure import ALL, Entry
 from pibert.evaluation.pointwise import Pointwise
-from pibert.evaluation.scores import Scores
+from pibert.evaluation.scores import Scores, condition_numbers
 
 METRICS = ("nmse", "skill", "rmse")
 SHARE = "squared_error_share"

@@ -6,6 +6,7 @@ model, seed, component and metric:
     {"data", "model", "seed", "space", "metric", "component", "value", "low", "high", "unit",
      "better", "against_best"}
 
+Rows of the model ``truth`` hold the true flow's own sampling error over the time of the free runs.
 Beside it are plan, commit, versions, and facts and cost of every run. ``tuning`` has the trials
 that chose learning rate and optimiser of every tuned model (``comparison/trials.py``), ``by_flow``
 the main errors of every test flow and condition (``comparison/by_flow.py``), which ``data`` lists.
@@ -23,7 +24,7 @@ import torch
 from pibert import config
 from pibert.comparison import by_flow, trials
 from pibert.comparison.plan import Comparison, Job, with_candidates
-from pibert.comparison.rows import Row, ranking, rows_of
+from pibert.comparison.rows import Row, free_run_weights, ranking, rows_of
 from pibert.data.partial import replace_file
 from pibert.evaluation.scores import Scores, read_scores
 from pibert.experiments.evaluation import RECIPE
@@ -90,6 +91,14 @@ def gather(
             "ranking": ranking(rows),
             **by_flow.flows_of(first),
         }
+        if "free_run" in first.card:
+            lengths = first.card["free_run"]["frames"]
+            data[name]["free_run"] = {
+                "runs": len(lengths),
+                "flows": len(first.arrays["free_run/trajectory"].unique()),
+                "frames": [min(lengths), max(lengths)],
+                "intervals": free_run_weights(first)[1],
+            }
     runs = _runs(comparison, out, failed)
     recipes = {
         (run["data"], run["model"], run["seed"]): {name: run.get(name) for name in RECIPE}
@@ -107,7 +116,8 @@ def gather(
         "records": records,
         "by_flow": errors,
     }
-    rows = [row | recipes[row["data"], row["model"], row["seed"]] for row in records]
+    unknown = dict.fromkeys(RECIPE)
+    rows = [row | recipes.get((row["data"], row["model"], row["seed"]), unknown) for row in records]
     texts = (
         json.dumps(results, indent=1) + "\n",
         _as_csv(list(rows[0]) if rows else [], rows),

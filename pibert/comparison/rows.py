@@ -12,40 +12,53 @@ mean over its seeds; its runs are ``best``. Any other run is compared with the r
 the field of its seed: ``different`` if the interval of the difference excludes zero, else
 ``level``. None: there is no interval, or neither low nor high is better.
 
+Rollouts and free runs are resampled by flow, or by stretches in time where there are fewer than ten
+flows (``evaluation/scores.py``). Rows of the model ``truth`` hold the true flow's sampling error
+(``evaluation/statistics.py``).
+
 Win rates are shares of the frames of a field. Models that are level share a rank, so the rates of
 a field add up to 1 and the top-two rates to 2. A run in several fields has the mean over them.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from pibert.comparison.plan import Job
-from pibert.data.splits import condition
 from pibert.evaluation.intervals import (
     TooFew,
+    Valued,
     ends,
     holding,
     resample_blocks,
     resample_trajectories,
     resampled_values,
 )
-from pibert.evaluation.measure import Entry, Measure
-from pibert.evaluation.measures import measures_by_space, window_measures
-from pibert.evaluation.scores import Scores
+from pibert.evaluation.leads import Horizons, LeadTimes
+from pibert.evaluation.measure import ALL, Entry, Measure
+from pibert.evaluation.measures import ROLLOUT, measures_by_space, window_measures
+from pibert.evaluation.scores import (
+    LEVEL,
+    RESAMPLES,
+    Scores,
+    block_frames,
+    condition_numbers,
+    start_weights,
+)
+from pibert.evaluation.scoring import vars_of
+from pibert.evaluation.statistics import Statistics
 from pibert.fields import FieldSpec, Normalizer
 
-RESAMPLES = 1000
-LEVEL = 0.95
 HEADLINE = ("physical", "nmse", "all")
 """The score that models are ranked by."""
-CORRELATION_TIMES = 3
-"""Length of a block: much shorter ones make intervals too narrow."""
 LEADS = (1, 2, 5, 10, 20, 40, 80)
 """Frames ahead at which rollouts get a row."""
+TRUTH = "truth"
+"""The model of rows that hold the true flow's own sampling error."""
 Row = dict[str, Any]
 
 
@@ -70,14 +83,19 @@ def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
     by_job: dict[Job, list[Row]] = {job: [] for job in scores}
     for name, measure in measures_of(first).items():
         resampled = sequence_weights if measure.of_sequences else weights
-        for job, rows in _measure_rows(scores, name, measure, resampled).items():
+        terms = {job: scored.arrays[f"terms/{name}"] for job, scored in scores.items()}
+        space = name.partition("/")[0]
+        for job, rows in _measure_rows(terms, measure, resampled, space=space).items():
             by_job[job] += rows
-    for name, measure in _window_measures(first).items():
-        for job, rows in _measure_rows(scores, name, measure, _start_weights(first)).items():
+    for job in scores:
+        by_job[job] += _rates(job, scores)
+    for found in (_rollouts(scores), _windows(scores), _free_runs(scores)):
+        for job, rows in found.items():
             by_job[job] += rows
     for job, card in scores.items():
-        by_job[job] += [*_rates(job, scores), *_rollouts(job, card), *_insights(job, card)]
-    return [row for rows in by_job.values() for row in rows], method
+        by_job[job] += _insights(job, card)
+    truth = _sampling_rows(first, next(iter(scores)))
+    return [*(row for rows in by_job.values() for row in rows), *truth], method
 
 
 def spec_of(scores: Scores) -> dict[str, Any]:
@@ -99,31 +117,6 @@ def measures_of(scores: Scores) -> dict[str, Measure]:
     return {name: measure for name, measure in named.items() if name in scores.card["entries"]}
 
 
-def _window_measures(scores: Scores) -> dict[str, Measure]:
-    """Return the measures of whole rollouts that scores have terms of."""
-    card = scores.card.get("rollout", {})
-    if not card.get("windows"):
-        return {}
-    return window_measures(spec_of(scores)["spec"], card["steps"])
-
-
-def _start_weights(scores: Scores) -> Tensor | None:
-    """Return resamples of the starts of rollouts by trajectory; None if there are too few."""
-    try:
-        return resample_trajectories(
-            scores.arrays["rollout/trajectory"], resamples=RESAMPLES, seed=0
-        )
-    except TooFew:
-        return None
-
-
-def condition_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> list[int]:
-    """Return a number for every trajectory, equal if their parameters of these names are."""
-    keys = [condition(parameters, names) for parameters in facts["parameters"]]
-    number = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-    return [number[key] for key in keys]
-
-
 def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
     """Return resamples of frames and of sequences; None if there is too little to resample."""
     facts = scores.card["data"]
@@ -136,10 +129,9 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
         return frames, sequences, f"{len(units[0].unique())} {what}"
     except TooFew:
         pass
-    time = scores.card["correlation_frames"]
-    if time is None:
+    block = block_frames(scores.card["correlation_frames"])
+    if block is None:
         return None, None, "none: the flow stays correlated for more than half a recording"
-    block = max(2, math.ceil(CORRELATION_TIMES * time))
     try:
         blocks = resample_blocks(_stretches(scores), block=block, resamples=RESAMPLES, seed=0)
         return blocks, None, f"blocks of {block} frames"
@@ -163,11 +155,23 @@ def _stretches(scores: Scores) -> Tensor:
     return torch.cat((indices.new_zeros(1), breaks.long().cumsum(0)))
 
 
+@runtime_checkable
+class _Measured(Valued, Protocol):
+    """A measure of any kind: values of sums of terms, and what they are."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]: ...
+
+
 def _measure_rows(
-    scores: Mapping[Job, Scores], name: str, measure: Measure, weights: Tensor | None
+    terms: Mapping[Job, Tensor],
+    measure: _Measured,
+    weights: Tensor | None,
+    *,
+    space: str = "physical",
+    name: Callable[[Entry], dict[str, str]] = vars_of,
 ) -> dict[Job, list[Row]]:
-    """Return the rows of all runs for one measure."""
-    terms = {job: scored.arrays[f"terms/{name}"] for job, scored in scores.items()}
+    """Return the rows of all runs for one measure; ``name`` gives the entry that a row states."""
     values = {job: measure.values(scored.sum(0)) for job, scored in terms.items()}
     resampled: dict[Job, Tensor] = {}
     if weights is not None:
@@ -175,7 +179,7 @@ def _measure_rows(
             job: resampled_values(measure, scored, weights) for job, scored in terms.items()
         }
     best = [_best(entry, index, values) for index, entry in enumerate(measure.entries)]
-    fields = {seed: _field(scores, seed) for seed in {job.seed for job in scores}}
+    fields = {seed: _field(terms, seed) for seed in {job.seed for job in terms}}
     rows: dict[Job, list[Row]] = {}
     for job, scored in values.items():
         low = high = torch.full_like(scored, math.nan)
@@ -185,10 +189,9 @@ def _measure_rows(
             rivals = [fields[job.seed].get(model, job) for model in best]
             others = [resampled[rival][:, index] for index, rival in enumerate(rivals)]
             marks = _marks(job, best, resampled[job] - torch.stack(others, dim=1))
-        space = name.partition("/")[0]
         columns = zip(measure.entries, scored, low, high, marks, strict=True)
         rows[job] = [
-            make_row(job, vars(entry), value, span=(least, most), space=space, mark=mark)
+            make_row(job, name(entry), value, span=(least, most), space=space, mark=mark)
             for entry, value, least, most, mark in columns
         ]
     return rows
@@ -275,19 +278,85 @@ def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Row]:
     ]
 
 
-def _rollouts(job: Job, scores: Scores) -> Iterator[Row]:
+def _rollouts(scores: Mapping[Job, Scores]) -> dict[Job, list[Row]]:
     """Return scores of rollouts: at some lead times, and over all of them."""
-    card = scores.card.get("rollout")
-    if card is None:
-        return
-    for lead in (lead for lead in LEADS if lead <= card["steps"]):
-        values = scores.arrays["rollout/curves"][lead - 1]
-        for entry, value in zip(card["entries"], values, strict=True):
-            if entry["component"] == "all":
-                name = {"metric": f"rollout_{entry['metric']}", "component": f"lead {lead}"}
-                yield make_row(job, {**entry, **name}, value)
-    for entry, value in zip(card["summary"], scores.arrays["rollout/summary"], strict=True):
-        yield make_row(job, {**entry, "metric": f"rollout_{entry['metric']}"}, value)
+    scores = {job: scored for job, scored in scores.items() if "rollout" in scored.card}
+    rows: dict[Job, list[Row]] = {job: [] for job in scores}
+    if not scores:
+        return rows
+    first = next(iter(scores.values()))
+    weights, _ = _start_weights(first, "rollout", first.card["rollout"]["steps"])
+    measure = LeadTimes(**spec_of(first))
+    for lead in (lead for lead in LEADS if lead <= first.card["rollout"]["steps"]):
+        terms = {job: scored.arrays["rollout/terms"][:, lead - 1] for job, scored in scores.items()}
+
+        def at_lead(entry: Entry, lead: int = lead) -> dict[str, str]:
+            return {**_prefixed("rollout", entry), "component": f"lead {lead}"}
+
+        for job, found in _measure_rows(terms, measure, weights, name=at_lead).items():
+            pairs = zip(measure.entries, found, strict=True)
+            rows[job] += [row for entry, row in pairs if entry.component == ALL]
+    horizons, stated = Horizons(), first.card["rollout"]["summary"]
+    if [vars_of(entry) for entry in horizons.entries] == stated:
+        terms = {job: scored.arrays["rollout/horizon_terms"] for job, scored in scores.items()}
+        named = partial(_prefixed, "rollout")
+        for job, found in _measure_rows(terms, horizons, weights, name=named).items():
+            rows[job] += found
+    return rows
+
+
+def _windows(scores: Mapping[Job, Scores]) -> dict[Job, list[Row]]:
+    """Return scores of rollouts as a whole, in the space ``rollout``."""
+    scores = {j: s for j, s in scores.items() if s.card.get("rollout", {}).get("windows")}
+    rows: dict[Job, list[Row]] = {job: [] for job in scores}
+    if not scores:
+        return rows
+    first = next(iter(scores.values()))
+    steps = first.card["rollout"]["steps"]
+    weights, _ = _start_weights(first, "rollout", steps)
+    for name, measure in window_measures(spec_of(first)["spec"], steps).items():
+        terms = {job: scored.arrays[f"terms/{name}"] for job, scored in scores.items()}
+        for job, found in _measure_rows(terms, measure, weights, space=ROLLOUT).items():
+            rows[job] += found
+    return rows
+
+
+def _free_runs(scores: Mapping[Job, Scores]) -> dict[Job, list[Row]]:
+    """Return the statistics of free runs."""
+    scores = {job: scored for job, scored in scores.items() if "free_run" in scored.card}
+    if not scores:
+        return {}
+    first = next(iter(scores.values()))
+    weights, _ = free_run_weights(first)
+    terms = {job: scored.arrays["free_run/terms"] for job, scored in scores.items()}
+    named = partial(_prefixed, "free_run")
+    return _measure_rows(terms, Statistics(**spec_of(first)), weights, name=named)
+
+
+def _sampling_rows(scores: Scores, job: Job) -> list[Row]:
+    """Return the statistics of the true flow against itself, as rows of the model ``truth``."""
+    if "free_run" not in scores.card:
+        return []
+    weights, _ = free_run_weights(scores)
+    truth = Job(job.data, TRUTH, job.seed)
+    terms = {truth: scores.arrays["free_run/sampling"]}
+    named = partial(_prefixed, "free_run")
+    (rows,) = _measure_rows(terms, Statistics(**spec_of(scores)), weights, name=named).values()
+    return [row | {"against_best": None} for row in rows]
+
+
+def free_run_weights(scores: Scores) -> tuple[Tensor | None, str]:
+    """Return resamples of the free runs, and the method."""
+    return _start_weights(scores, "free_run", int(scores.arrays["free_run/frames"].max()))
+
+
+def _start_weights(scores: Scores, kind: str, span: int) -> tuple[Tensor | None, str]:
+    starts = (scores.arrays[f"{kind}/{name}"] for name in ("trajectory", "frame"))
+    return start_weights(scores.card, *starts, span=span)
+
+
+def _prefixed(kind: str, entry: Entry) -> dict[str, str]:
+    return {**vars_of(entry), "metric": f"{kind}_{entry.metric}"}
 
 
 def _insights(job: Job, scores: Scores) -> Iterator[Row]:

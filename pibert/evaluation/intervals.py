@@ -85,6 +85,42 @@ def resample_trajectories(
     return _counts(chosen, len(names))[:, index]
 
 
+def resample_starts(
+    groups: Int[Tensor, " rows"],
+    frames: Int[Tensor, " rows"],
+    *,
+    block: int | None,
+    resamples: int = 1000,
+    seed: int,
+) -> tuple[Float[Tensor, "resample rows"], str]:
+    """Occurrences of each start of a rollout, and what was resampled.
+
+    Whole trajectories, or where there are too few of them the starts in blocks of time: the first
+    frames of one block move together.
+
+    Args:
+        groups: The trajectory of every start, by any number.
+        frames: The first frame of every start.
+        block: Frames of a block: longer than a rollout and than the correlation time; None: such
+            blocks are not known.
+        resamples: Their number.
+        seed: Models that are compared need the same one.
+
+    Raises:
+        TooFew: With fewer than ten trajectories, and fewer than ten blocks.
+    """
+    try:
+        weights = resample_trajectories(groups, resamples=resamples, seed=seed)
+        return weights, f"{len(groups.unique())} flows"
+    except TooFew:
+        if block is None:
+            raise
+    in_time = frames // block
+    units = groups * (int(in_time.max()) + 1) + in_time
+    weights = resample_trajectories(units, resamples=resamples, seed=seed)
+    return weights, f"{len(units.unique())} stretches of {block} frames"
+
+
 def resample_blocks(
     groups: Int[Tensor, " rows"], *, block: int, resamples: int = 1000, seed: int
 ) -> Float[Tensor, "resample rows"]:

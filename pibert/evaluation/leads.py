@@ -39,6 +39,9 @@ _BLOCK = 256
 _LATTICE = 8
 """Points along each axis at which the correlation time is measured."""
 
+CORRELATED = 0.5
+"""Correlation with the truth below which a rollout no longer follows it."""
+
 Fields = Float[Tensor, "b t c y x"]
 
 
@@ -189,6 +192,8 @@ class Horizons:
       the mean is a lower bound where stable_to_end is not 0;
     - stable_to_end: share of such starts;
     - correlation_time: of the truth, mean over starts, for comparison;
+    - correlated_horizon: frames until the correlation of a start (as of ``LeadTimes``) first falls
+      below 0.5, or until it diverges; mean over starts, as above;
     - rel_l2: |q - y| / |y| over all frames of a rollout, mean over starts; the measure of
       the FNO paper's Navier-Stokes benchmark;
     - nrmse: |q - y| / |y| of single frames, mean over starts, geometric mean over lead
@@ -205,6 +210,7 @@ class Horizons:
             Entry(metric="correlation_time", component=ALL, unit="frames", better="none"),
             Entry(metric="rel_l2", component=ALL),
             Entry(metric="nrmse", component=ALL),
+            Entry(metric="correlated_horizon", component=ALL, unit="frames", better="higher"),
         )
 
     def stable_frames(
@@ -231,13 +237,16 @@ class Horizons:
         error = torch.where(lead_terms[..., 1] > 0, math.inf, error)
         each = ratio(error, energy).sqrt()
         whole = ratio(error.sum(1), energy.sum(1)).sqrt()
+        cross, predicted, true = measure.totals(lead_terms)[..., -1, 3:6].unbind(-1)
+        lost = ~(cross > CORRELATED * (predicted * true).sqrt()) | (lead_terms[..., 1] > 0)
+        correlated = (lost.cumsum(1) == 0).sum(1).double()
         head = (torch.ones_like(memory), stable.double(), ended, memory, known, whole)
-        return torch.cat((torch.stack(head, dim=1), each), dim=1)
+        return torch.cat((torch.stack(head, dim=1), each, correlated[:, None]), dim=1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """See the class."""
         count, stable, ended, memory, known, whole = sums[..., :6].unbind(-1)
-        each = sums[..., 6:]
+        each, correlated = sums[..., 6:-1], sums[..., -1]
         nrmse = ratio(each, count[..., None].expand_as(each)).log().mean(-1).exp()
         found = (
             ratio(stable, count),
@@ -245,5 +254,6 @@ class Horizons:
             ratio(memory, known),
             ratio(whole, count),
             nrmse,
+            ratio(correlated, count),
         )
         return torch.stack(found, dim=-1)

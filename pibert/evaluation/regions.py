@@ -202,6 +202,14 @@ def _mean_values(sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry
     return ratio(total, count)
 
 
+def stations(body: Bool[Tensor, "y x"] | None, grid: Grid) -> dict[str, int]:
+    """Columns for profiles by name: behind a body, or the paper's without one."""
+    if body is None or not bool(body.any()):
+        return {f"column {n}": paper_column(n, grid.shape[1]) for n in PAPER_COLUMNS}
+    box = locate(body[None], grid)
+    return {name.replace("_", " "): int(column_downstream(box, name, grid)) for name in DOWNSTREAM}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Slices(Measure):
     """Relative errors of every channel and of the speed along columns."""

@@ -7,11 +7,14 @@ the frames that followed, block by block as they are predicted: nothing is kept 
 A rollout counts as diverged from the first frame of the block of ``horizon`` frames that is not
 finite.
 
-A free run begins once per test flow and continues to its end. Pointwise errors mean little there;
-the statistics are compared (``evaluation/statistics.py``).
+A free run begins at the start of a test flow and has a given length; where the flow is long enough
+for more, further runs follow, without overlap. Pointwise errors mean little there; the statistics
+are compared (``evaluation/statistics.py``). What figures need is kept of the run in the middle of
+the list, which no result decides: means, stresses, series at the probes, densities of the values.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -53,6 +56,8 @@ class RolloutPredictor(Protocol):
 
 Start = tuple[int, int]
 """Trajectory and first frame of a window."""
+_MOST_VALUES = 2**26
+"""Values of the frames of free runs that are computed together."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -143,13 +148,13 @@ def _lead_terms(
     """Terms of starts that are rolled out together; each alone, if one of them diverges."""
     past, steps = samples.window.history, samples.window.horizon
     chosen = [climates[index] for index, _ in starts]
-    newest, known = _read(samples, starts, past - 1, 1)
+    newest, known = read_frames(samples, starts, past - 1, 1)
     mean = torch.stack([climate.mean for climate in chosen]).to(newest)
     # Persistence knows no more of a gap than its mean.
     last = torch.where(known[:, 0, None], newest[:, 0], mean)
 
     def scored(block: Tensor | None, done: int, size: int) -> Tensor:
-        truth, known = _read(samples, starts, past + done, size, truth=True)
+        truth, known = read_frames(samples, starts, past + done, size, truth=True)
         truth = torch.where(known[:, :, None], truth, 0.0)
         return measure.terms(block, truth, last, known, chosen).cpu()
 
@@ -171,18 +176,26 @@ def _rolled_out(
     predictor: RolloutPredictor, samples: Samples, starts: Sequence[Start], steps: int
 ) -> Iterator[Float[Tensor, "b t c y x"]]:
     """Blocks of predicted frames, all finite; FloatingPointError where one is not."""
-    history = predictor.history
-    fields, known = _read(samples, starts, samples.window.history - history, history)
-    given = [samples.trajectories[index].parameters for index, _ in starts]
-    parameters = {
-        name: torch.tensor([values.get(name, torch.nan) for values in given])
-        for name in predictor.spec.parameter_names
-    }
+    fields, parameters, known = rollout_input(predictor, samples, starts)
     for block in predictor.iterate(fields, steps, parameters, known):
         # A prediction may also leave the range of its type on the way to physical units.
         if not bool(block.isfinite().all()):
             raise FloatingPointError("expected finite predictions, found NaN or infinity")
         yield block
+
+
+def rollout_input(
+    predictor: RolloutPredictor, samples: Samples, starts: Sequence[Start]
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Fields, parameters and known points from which a predictor rolls out."""
+    history = predictor.history
+    fields, known = read_frames(samples, starts, samples.window.history - history, history)
+    given = [samples.trajectories[index].parameters for index, _ in starts]
+    parameters = {
+        name: torch.tensor([values.get(name, torch.nan) for values in given])
+        for name in predictor.spec.parameter_names
+    }
+    return fields, parameters, known
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -194,56 +207,62 @@ class FreeRuns:
     sampling: Float[Tensor, "run k"]
     """Of the true flow against itself (``Statistics.sampling_terms``)."""
     trajectories: Int[Tensor, " run"]
+    starts: Int[Tensor, " run"]
+    """The first predicted frame of each run."""
     frames: Int[Tensor, " run"]
     """Length of each run."""
+    shown: int
+    """The run that pictures are of."""
+    pictures: dict[str, Tensor]
+
+    @property
+    def survived(self) -> Int[Tensor, " run"]:
+        """Frames of each run before it is lost; all of them if it is not."""
+        return self.measure.survived(self.terms)
 
 
-def score_free_runs(predictor: RolloutPredictor, samples: Samples, frames: int) -> FreeRuns:
-    """Run once from the start of every stretch of the samples, and compare the statistics.
+def longest_free_run(samples: Samples) -> int:
+    """Frames of the longest run that the samples allow."""
+    return max((len(piece) for piece in sequences(samples)), default=0)
+
+
+def score_free_runs(
+    predictor: RolloutPredictor, samples: Samples, frames: int, most: int = 0
+) -> FreeRuns:
+    """Run from the start of every stretch of the samples, and compare the statistics.
 
     Args:
         predictor: Of the channels of the samples.
         samples: Their window has at least the predictor's history.
         frames: Most frames of a run; it ends with its stretch.
+        most: Runs in all, if every stretch has one: long stretches have several.
     """
-    stretches = [
-        (samples.locate(piece[0]), min(frames, len(piece))) for piece in sequences(samples)
-    ]
-    runs = [(start, count) for start, count in stretches if count >= LEAST_FRAMES]
-    if not runs:
-        raise ValueError(
-            f"expected {LEAST_FRAMES} frames or more for statistics, found runs of "
-            f"{max((count for _, count in stretches), default=0)}; use longer recordings, or ask "
-            "for longer runs"
-        )
     _check(predictor, samples)
+    runs = _free_run_starts(samples, frames, most)
     measure = Statistics(spec=predictor.spec, normalizer=predictor.normalizer)
-    terms, sampling = [], []
+    terms: list[Tensor] = []
+    sampling: list[Tensor] = []
+    pictures: dict[str, Tensor] = {}
+    shown = len(runs) // 2
     for count, group in itertools.groupby(runs, lambda run: run[1]):
-        starts = [start for start, _ in group]
-        history = samples.window.history
-        truth, known = _read(samples, starts, history, count, truth=True)
-        with collecting():
-            predicted = _run_free(predictor, samples, starts, truth)
-        for n, (index, first) in enumerate(starts):
-            trajectory, begin = samples.trajectories[index], first + history
-            target = torch.arange(begin, begin + count)
-            flow = Frames(
-                prediction=predicted[n],
-                truth=truth[n],
-                last=truth[n],
-                known=known[n],
-                body=body_at(trajectory, target, truth.device),
-                spec=own_spec(samples.spec, trajectory),
-            )
-            terms.append(measure.terms(flow))
-            sampling.append(measure.sampling_terms(flow))
+        begins = [start for start, _ in group]
+        values = count * len(samples.spec.channels) * math.prod(samples.spec.grid.shape)
+        together = max(1, min(16, _MOST_VALUES // values))
+        for first in range(0, len(begins), together):
+            for flow in _free_flows(predictor, samples, begins[first : first + together], count):
+                if len(terms) == shown:
+                    pictures = measure.pictures(flow)
+                terms.append(measure.terms(flow))
+                sampling.append(measure.sampling_terms(flow))
     return FreeRuns(
         measure=measure,
         terms=torch.stack(terms),
         sampling=torch.stack(sampling),
         trajectories=torch.tensor([index for (index, _), _ in runs]),
+        starts=torch.tensor([frame + samples.window.history for (_, frame), _ in runs]),
         frames=torch.tensor([count for _, count in runs]),
+        shown=shown,
+        pictures=pictures,
     )
 
 
@@ -261,29 +280,55 @@ def score_windows(
 
     def truths() -> Iterator[Tensor]:
         for starts in groups:
-            truth, known = _read(samples, starts, past, steps, truth=True)
+            truth, known = read_frames(samples, starts, past, steps, truth=True)
             yield torch.where(known[:, :, None], truth, 0.0).movedim(2, -1)
 
     measures = window_measures(predictor.spec, steps, mean_window(truths()))
     rows: dict[str, list[Tensor]] = {name: [] for name in measures}
     for starts in groups:
-        truth, known = _read(samples, starts, past, steps, truth=True)
-        with collecting():
-            predicted = _run_free(predictor, samples, starts, truth)
-        for n, (index, first) in enumerate(starts):
-            target = torch.arange(first + past, first + past + steps)
-            frames = Frames(
-                prediction=predicted[n],
-                truth=truth[n],
-                last=truth[n],
-                known=known[n],
-                body=body_at(samples.trajectories[index], target, truth.device),
-                spec=own_spec(samples.spec, samples.trajectories[index]),
-                parameters=samples.trajectories[index].parameters,
-            )
+        for frames in _free_flows(predictor, samples, starts, steps):
             for name, measure in measures.items():
                 rows[name].append(measure.terms(frames).cpu())
     return measures, {name: torch.cat(terms) for name, terms in rows.items()}
+
+
+def _free_run_starts(samples: Samples, frames: int, most: int) -> list[tuple[Start, int]]:
+    """Start and length of every run: the first of each stretch, then further ones in turn."""
+    rounds: list[tuple[int, Start, int]] = []
+    for piece in sequences(samples):
+        count = min(frames, len(piece))
+        for turn in range(len(piece) // count if count >= LEAST_FRAMES else 0):
+            rounds.append((turn, samples.locate(piece[turn * count]), count))
+    if not rounds:
+        raise ValueError(
+            f"expected {LEAST_FRAMES} frames or more for statistics, found runs of "
+            f"{min(frames, longest_free_run(samples))}; use longer recordings, or ask for longer "
+            "runs"
+        )
+    rounds.sort(key=lambda run: run[0])
+    flows = sum(turn == 0 for turn, _, _ in rounds)
+    return sorted((start, count) for _, start, count in rounds[: max(flows, most)])
+
+
+def _free_flows(
+    predictor: RolloutPredictor, samples: Samples, starts: Sequence[Start], count: int
+) -> Iterator[Frames]:
+    """Prediction and truth of runs that are computed together."""
+    history = samples.window.history
+    truth, known = read_frames(samples, starts, history, count, truth=True)
+    with collecting():
+        predicted = _run_free(predictor, samples, starts, truth)
+    for n, (index, first) in enumerate(starts):
+        trajectory, begin = samples.trajectories[index], first + history
+        yield Frames(
+            prediction=predicted[n],
+            truth=truth[n],
+            last=truth[n],
+            known=known[n],
+            body=body_at(trajectory, torch.arange(begin, begin + count), truth.device),
+            spec=own_spec(samples.spec, trajectory),
+            parameters=trajectory.parameters,
+        )
 
 
 def _run_free(
@@ -305,7 +350,7 @@ def _run_free(
     return predicted
 
 
-def _read(
+def read_frames(
     samples: Samples, starts: Sequence[Start], offset: int, size: int, *, truth: bool = False
 ) -> tuple[Float[Tensor, "b t c y x"], Bool[Tensor, "b t y x"]]:
     """Fields, and where they are known; of the truth, where they were measured."""

@@ -11,11 +11,13 @@ circumstances. Numbers and intervals are made from them (``pibert.comparison``) 
     picks/rows, picks/<what>             frames to look at: truth, prediction, last, known
     strip/rows, strip/<what>             frames one after the other: truth, prediction, known
     probes/<what>, rollout/<what>, tokens/<what>                         where there are any
+    free_run/<what>, free_run/shown/<what>   terms of free runs; one of them to look at
     alignment, alignment_<control>       R^2 by scale of embeddings and of what was never trained
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,17 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pibert.data.partial import replace_file
+from pibert.data.splits import condition
+from pibert.evaluation.intervals import TooFew, resample_starts
 from pibert.tensorfiles import read_safetensors
 from pibert.textfiles import read_json
 
 FORMAT = 3
 NAME = "scores"
+RESAMPLES = 1000
+LEVEL = 0.95
+CORRELATION_TIMES = 3
+"""Length of a block in time: much shorter ones make intervals too narrow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,3 +92,42 @@ def read_scores(folder: Path) -> Scores:
         if name.startswith("terms/") and value.dtype != torch.float64:
             raise ValueError(f"{path}: expected terms in float64, found {name} in {value.dtype}")
     return Scores(card, arrays)
+
+
+def condition_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> list[int]:
+    """Return a number for every trajectory, equal if their parameters of these names are."""
+    keys = [condition(parameters, names) for parameters in facts["parameters"]]
+    number = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    return [number[key] for key in keys]
+
+
+def block_frames(correlation_frames: float | None) -> int | None:
+    """Frames of blocks in time that are nearly independent; None: the flow stays correlated."""
+    if correlation_frames is None:
+        return None
+    return max(2, math.ceil(CORRELATION_TIMES * correlation_frames))
+
+
+def start_weights(
+    card: Mapping[str, Any], trajectories: Tensor, frames: Tensor, *, span: int
+) -> tuple[Tensor | None, str]:
+    """Return resamples of the starts of rollouts, and the method; None with too few starts.
+
+    Args:
+        card: Its ``data`` and ``correlation_frames``.
+        trajectories: The trajectory of every start.
+        frames: The first frame of every start.
+        span: Frames of a rollout.
+    """
+    facts = card["data"]
+    groups = torch.arange(len(facts["names"]))
+    if names := facts["source"].get("group_by"):  # repetitions are not independent
+        groups = torch.tensor(condition_numbers(facts, names))
+    block = block_frames(card["correlation_frames"])
+    block = None if block is None else max(block, span)
+    try:
+        return resample_starts(
+            groups[trajectories], frames, block=block, resamples=RESAMPLES, seed=0
+        )
+    except TooFew:
+        return None, "none: fewer than ten flows or independent stretches of flows"

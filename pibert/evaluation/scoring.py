@@ -247,6 +247,8 @@ def own_spec(common: FieldSpec, trajectory: Trajectory) -> FieldSpec:
     if spec.reference_velocity is None and reynolds and spec.viscosity and spec.reference_length:
         speed = reynolds * spec.viscosity / spec.reference_length
         spec = replace(spec, reference_velocity=speed)
+    if spec.viscosity is None and reynolds and spec.reference_velocity and spec.reference_length:
+        spec = replace(spec, viscosity=spec.reference_velocity * spec.reference_length / reynolds)
     return spec
 
 

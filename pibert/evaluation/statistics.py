@@ -17,10 +17,22 @@ and primes for the prediction:
     distribution_error   mean distance between the sorted values of prediction and truth at all
                          points (Wasserstein), in standard deviations of the training set; mean
                          over flows and channels
+    psd_log_error        |log10 P' / P| of the power spectra at the probes, mean over frequencies,
+                         channels and flows
     memory_ratio         correlation time of the fluctuations at the probes, predicted over true
+    mean_profile_error, stress_profile_error
+                         sqrt(sum |m' - m|^2 / sum |m|^2), and the same of R, along columns: 0.75, 2
+                         and 4 diameters behind a body, else the paper's three
+    drag_error           |F' / F - 1|, F the mean drag of all bodies from a momentum balance
+                         (``evaluation/forces.py``); mean over flows
+    drag_coefficient     2 F / (U^2 D) of prediction and truth, mean over flows
     survival             frames before the distance of a predicted frame to the true mean flow
-                         exceeds three times the largest such distance in the truth; mean over flows
+                         exceeds three times the largest such distance in the truth, and a tenth of
+                         the mean flow itself; mean over flows
     diverged             share of the flows that do not survive to the end
+
+The drag is given for flows with bodies at rest, known U, D, viscosity and time step, in a view that
+reaches around the bodies. D is the reference length of the flow.
 
 The statistics of a rollout that diverges are infinitely wrong. ``all`` takes channels together, in
 units of their standard deviation where their units differ.
@@ -34,14 +46,17 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pibert.evaluation.forces import mean_force, rectangle_around
 from pibert.evaluation.measure import ALL, Entry, Frames, channel_scales, known_values, ratio
+from pibert.evaluation.regions import stations
 from pibert.evaluation.scales import BANDS, num_rings, radial_spectrum, supports_spectra
 from pibert.evaluation.temporal import (
     POWER_FLOOR,
     correlation_time,
+    log_errors,
     power_density,
     probe_series,
 )
@@ -51,18 +66,26 @@ LEAST_FRAMES = 20
 """Fewer frames have no statistics."""
 LOST = 3.0
 """A frame farther from the mean flow than any true one by this factor is lost."""
+STILL = 0.1
+"""... unless its distance is below this share of the mean flow itself."""
 PEAK_SHARE = 0.2
 """Of the energy within a peak and its two neighbours on either side."""
 MOST_VALUES = 100_000
 """Values of a channel that are sorted."""
+BINS = 60
+"""Of the probability densities that figures show."""
 
 _TERMS = (
     *("flows", "diverged", "survived"),
     *("mean_error", "mean_energy", "stress_error", "stress_energy", "energy", "true_energy"),
     *("low", "mid", "high", "true_low", "true_mid", "true_high"),
     *("strouhal_error", "strouhal_flows", "distribution_error", "distribution_flows"),
-    *("memory", "true_memory"),
+    *("memory", "true_memory", "psd_error", "psd_flows"),
+    *("mean_profile_error", "mean_profile_energy", "stress_profile_error", "stress_profile_energy"),
+    *("drag_error", "drag", "true_drag", "drag_flows"),
 )
+_SQUARES = ("mean_error", "stress_error", "mean_profile_error", "stress_profile_error")
+_DRAG = "drag_coefficient"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +100,13 @@ class Statistics:
     def entries(self) -> tuple[Entry, ...]:
         ratios = ("energy_ratio", *(f"spectrum_ratio_{band}" for band in BANDS), "memory_ratio")
         errors = ("mean_error", "stress_error", "strouhal_error", "distribution_error", "diverged")
+        more = ("psd_log_error", "mean_profile_error", "stress_profile_error", "drag_error")
         return (
             *(Entry(metric=name, component=ALL) for name in errors),
             *(Entry(metric=name, component=ALL, better="none") for name in ratios),
             Entry(metric="survival", component=ALL, unit="frames", better="higher"),
+            *(Entry(metric=name, component=ALL) for name in more),
+            *(Entry(metric=_DRAG, component=c, better="none") for c in ("prediction", "truth")),
         )
 
     def terms(self, frames: Frames) -> Float[Tensor, " k"]:
@@ -105,9 +131,48 @@ class Statistics:
             body=None if frames.body is None else frames.body[:size],
         )
         row = self.terms(halves)
-        for name in ("mean_error", "stress_error"):
+        for name in _SQUARES:
             row[_TERMS.index(name)] /= 2
         return row
+
+    def pictures(self, frames: Frames) -> dict[str, Tensor]:
+        """What figures show of a run, up to where it is lost; float32, in physical units.
+
+        ``mean`` and ``stress`` (c, c, y, x), ``series`` (t, probe, c) and ``density`` (c, bin) of
+        the prediction, those of the truth with ``true_``, ``known`` (y, x), ``probes``, ``edges``.
+        """
+        series, survived = probe_series(frames), self._survived(frames)
+        found: dict[str, Tensor] = {
+            "survived": torch.tensor(survived),
+            "known": frames.known.any(0),
+            "probes": torch.tensor(series.probes).reshape(-1, 2),
+            "series": series.prediction,
+            "true_series": series.truth,
+        }
+        truth, prediction, known = frames.truth, frames.prediction, frames.known
+        ends = [_values(truth, channel, known) for channel in range(truth.shape[1])]
+        spans = [(float(v.min()), float(v.max())) for v in ends]
+        margins = [0.1 * max(high - low, 1e-12) for low, high in spans]
+        edges = [
+            torch.linspace(low - margin, high + margin, BINS + 1, dtype=torch.float64)
+            for (low, high), margin in zip(spans, margins, strict=True)
+        ]
+        found["edges"] = torch.stack(edges)
+        for prefix, fields, size in (("", prediction, survived), ("true_", truth, len(truth))):
+            if size < LEAST_FRAMES:
+                continue
+            mean, stress, _ = moments(fields[:size].double(), known[:size])
+            found |= {f"{prefix}mean": mean, f"{prefix}stress": stress}
+            found[f"{prefix}density"] = torch.stack(
+                [
+                    torch.histogram(_values(fields[:size], c, known[:size]), e, density=True).hist
+                    for c, e in enumerate(edges)
+                ]
+            )
+        return {
+            name: (value.float() if value.is_floating_point() else value).cpu()
+            for name, value in found.items()
+        }
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """See the module; NaN where undefined."""
@@ -127,8 +192,22 @@ class Statistics:
             *(unless_lost(ratio(total[band], total[f"true_{band}"])) for band in BANDS),
             unless_lost(ratio(total["memory"], total["true_memory"])),
             ratio(total["survived"], total["flows"]),
+            unless_lost(ratio(total["psd_error"], total["psd_flows"])),
+            *(
+                unless_lost(
+                    ratio(total[f"{what}_profile_error"], total[f"{what}_profile_energy"])
+                ).sqrt()
+                for what in ("mean", "stress")
+            ),
+            unless_lost(ratio(total["drag_error"], total["drag_flows"])),
+            unless_lost(ratio(total["drag"], total["drag_flows"])),
+            ratio(total["true_drag"], total["drag_flows"]),
         ]
         return torch.stack(values, dim=-1)
+
+    def survived(self, terms: Float[Tensor, "*batch k"]) -> Int[Tensor, "*batch"]:
+        """Frames before a run is lost, from its row."""
+        return terms[..., _TERMS.index("survived")].long()
 
     def _scaled(self, fields: Float[Tensor, "t c y x"], frames: Frames) -> Tensor:
         scales = torch.tensor(channel_scales(self.spec, self.normalizer)).to(fields.device)
@@ -144,20 +223,14 @@ class Statistics:
             known_values(fields - mean, frames.known).square().sum((1, 2, 3)).sqrt()
             for fields in (truth, prediction)
         )
-        fine = distance <= LOST * limit.max()  # false where it is not finite
+        # A flow that hardly moves is not lost with the first error. False where it is not finite.
+        fine = distance <= max(LOST * limit.max(), STILL * mean.square().sum().sqrt())
         return int((~fine).cumsum(0).eq(0).sum())
 
     def _compared(self, frames: Frames) -> dict[str, float]:
-        truth, prediction = (
-            self._scaled(fields, frames) for fields in (frames.truth, frames.prediction)
-        )
-        count = frames.known.sum(0).clamp(min=1)
-        mean, predicted_mean = truth.sum(0) / count, prediction.sum(0) / count
-        moving = known_values(truth - mean, frames.known)
-        predicted_moving = known_values(prediction - predicted_mean, frames.known)
-        stress, predicted_stress = (
-            torch.einsum("tcyx,tdyx->cdyx", part, part) / count
-            for part in (moving, predicted_moving)
+        (mean, stress, moving), (predicted_mean, predicted_stress, predicted_moving) = (
+            moments(self._scaled(fields, frames), frames.known)
+            for fields in (frames.truth, frames.prediction)
         )
         row: dict[str, float | Tensor] = {
             "mean_error": (predicted_mean - mean).square().sum(),
@@ -175,15 +248,23 @@ class Statistics:
                 edges = [round(num_rings(self.spec.grid) * end) for _, end in BANDS.values()]
                 sums = [part.sum() for part in spectrum.tensor_split(edges[:-1])]
                 row |= {prefix + band: energy for band, energy in zip(BANDS, sums, strict=True)}
-        return {name: float(value) for name, value in {**row, **self._in_time(frames)}.items()}
+        columns = list(stations(_usual_body(frames), self.spec.grid).values())
+        for what, true, predicted in (
+            ("mean", mean, predicted_mean),
+            ("stress", stress, predicted_stress),
+        ):
+            line = true[..., columns]
+            row[f"{what}_profile_error"] = (predicted[..., columns] - line).square().sum()
+            row[f"{what}_profile_energy"] = line.square().sum()
+        row |= self._in_time(frames) | drag_terms(frames)
+        return {name: float(value) for name, value in row.items()}
 
     def _distance(self, frames: Frames) -> float:
         """Mean distance between the sorted values of each channel, in its standard deviations."""
-        known, step = frames.known, max(1, int(frames.known.sum()) // MOST_VALUES)
         distances = []
         for channel, std in enumerate(self.normalizer.std):
             predicted, true = (
-                fields[:, channel][known][::step].double().sort().values
+                _values(fields, channel, frames.known).sort().values
                 for fields in (frames.prediction, frames.truth)
             )
             distances.append(float((predicted - true).abs().mean()) / std)
@@ -203,10 +284,61 @@ class Statistics:
             spectrum = predicted.sum((1, 2))
             peak = (dominant_frequency(frequency, spectrum, least=0.0) if moves else None) or 0.0
             row |= {"strouhal_error": abs(peak / true_peak - 1), "strouhal_flows": 1.0}
+        row |= {"psd_error": float(log_errors(predicted.mean(1), power.mean(1)).mean())}
+        row |= {"psd_flows": 1.0}
         memories = [correlation_time(s.flatten(1)) for s in (series.prediction, series.truth)]
         if memories[1] is not None:
             row |= {"memory": memories[0] or 0.0, "true_memory": memories[1]}
         return row
+
+
+def moments(
+    fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"]
+) -> tuple[Float[Tensor, "c y x"], Float[Tensor, "c c y x"], Float[Tensor, "t c y x"]]:
+    """Mean in time, covariances of the channels, and fluctuations; zero where nothing is known."""
+    count = known.sum(0).clamp(min=1)
+    mean = known_values(fields, known).sum(0) / count
+    moving = known_values(fields - mean, known)
+    return mean, torch.einsum("tcyx,tdyx->cdyx", moving, moving) / count, moving
+
+
+def _values(
+    fields: Float[Tensor, "t c y x"], channel: int, known: Bool[Tensor, "t y x"]
+) -> Float[Tensor, " n"]:
+    """Known values of a channel, evenly taken from all; at most about ``MOST_VALUES``."""
+    step = max(1, int(known.sum()) // MOST_VALUES)
+    return fields[:, channel][known][::step].double().cpu()
+
+
+def _usual_body(frames: Frames) -> Bool[Tensor, "y x"] | None:
+    """What is solid in at least half of the frames."""
+    return None if frames.body is None else frames.body.double().mean(0) >= 0.5
+
+
+def drag_terms(frames: Frames) -> dict[str, float]:
+    """Drag coefficients of prediction and truth; nothing where the balance cannot be drawn up."""
+    spec, body = frames.spec, frames.body
+    speed, size, viscosity = spec.reference_velocity, spec.reference_length, spec.viscosity
+    if body is None or spec.velocity is None or not (speed and size and viscosity and spec.dt):
+        return {}
+    around = rectangle_around(body[0], frames.known.all(0), spec.grid)
+    if around is None or bool((body != body[0]).any()):
+        return {}
+    drag, true_drag = (
+        float(
+            mean_force(
+                known_values(fields, frames.known)[:, list(spec.velocity)].cpu(),
+                around,
+                spec.grid,
+                viscosity=viscosity,
+                dt=spec.dt,
+            )[0]
+        )
+        * (2 / (speed**2 * size))
+        for fields in (frames.prediction, frames.truth)
+    )
+    error = abs(drag / true_drag - 1) if true_drag else math.inf
+    return {"drag_error": error, "drag": drag, "true_drag": true_drag, "drag_flows": 1.0}
 
 
 def dominant_frequency(

@@ -287,7 +287,7 @@ class Temporal(Measure):
         truth, predicted = truth.mean(1), predicted.mean(1)  # (f, c)
         bands = torch.stack([_banded(predicted), _banded(truth)])  # (2, band, c)
         energies = (bands * frequency[1]).permute(2, 0, 1).flatten()
-        row[0, : 7 * c] = torch.cat((energies, _log_errors(predicted, truth)))
+        row[0, : 7 * c] = torch.cat((energies, log_errors(predicted, truth)))
         row[0, 7 * c] = 1
         return row
 
@@ -311,8 +311,7 @@ def _banded(power: Float[Tensor, "f c"]) -> Float[Tensor, "band c"]:
     return sums.index_add(0, band, power[1:])
 
 
-def _log_errors(
-    predicted: Float[Tensor, "f c"], truth: Float[Tensor, "f c"]
-) -> Float[Tensor, " c"]:
+def log_errors(predicted: Float[Tensor, "f c"], truth: Float[Tensor, "f c"]) -> Float[Tensor, " c"]:
+    """Mean over frequencies above 0 of |log10 P_predicted / P_true| of every channel."""
     floor = POWER_FLOOR * truth[1:].sum(0) + torch.finfo(truth.dtype).tiny
     return ((predicted[1:] + floor) / (truth[1:] + floor)).log10().abs().mean(0)

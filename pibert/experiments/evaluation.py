@@ -1,7 +1,7 @@
 """Evaluate a run: the model of a run folder on the test split of some flows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,41 @@ from pibert.data.filling import count_filled
 from pibert.data.splits import Segment
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.insight import insight
+from pibert.evaluation.interval_scores import score_intervals
+from pibert.evaluation.intervals import interval
 from pibert.evaluation.rollouts import (
+    longest_free_run,
     score_free_runs,
     score_rollouts,
     score_windows,
     spread_starts,
 )
-from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
+from pibert.evaluation.scores import (
+    FORMAT,
+    LEVEL,
+    Scores,
+    read_card,
+    save_card,
+    save_scores,
+    start_weights,
+)
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
+from pibert.evaluation.statistics import LEAST_FRAMES
 from pibert.experiments.flows import Flows
 from pibert.experiments.held_out import check_fields
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
 from pibert.inference import Predictor, load
+from pibert.inference.calibrated import load_calibrated
+from pibert.inference.calibration_file import SHEET, read_sheet
 from pibert.inference.predictor import PRECISION
 from pibert.models.references.simple import Reference
+from pibert.notes import Note, warn
 from pibert.textfiles import read_json
 
 RECIPE = ("optimizer", "learning_rate")
 """Settings of the training that the results state for every run."""
+FREE_RUN = 200
+"""Most frames of a free run, unless the plan says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +63,10 @@ class RolloutPlan:
     windows: bool = False
     """Also score every rollout as a whole, with the diagnostics of its PDE family and the metrics
     of RealPDEBench."""
-    free_run: NonNegativeInt = 0
-    """Most frames of a run from the start of each test flow, whose statistics are compared; 0: no
-    such runs."""
+    free_run: NonNegativeInt | None = None
+    """Most frames of a free run, whose statistics are compared; from the start of each test flow,
+    and further ones where it is long enough, up to ``starts`` in all. 0: no such runs. None: up to
+    200, if the test flows have at least 40."""
 
     def __post_init__(self) -> None:
         config.check(self)
@@ -116,10 +134,15 @@ def evaluate(
         "precision": PRECISION,
     }
     if rollout is not None and rollout.steps:
-        card["rollout"], more = _rollouts(predictor, flows, rollout, window.history)
+        card["rollout"], more = _rollouts(predictor, flows, rollout, window.history, card)
         arrays |= more
-    if rollout is not None and rollout.free_run:
-        card["free_run"], more = _free_runs(predictor, flows, rollout, window.history)
+        if _has_fresh_calibration(folder, flows):
+            card["rollout_intervals"], more = _interval_scores(
+                folder, flows, rollout, window.history, card
+            )
+            arrays |= more
+    if rollout is not None and (frames := _free_run_frames(rollout, samples)):
+        card["free_run"], more = _free_runs(predictor, samples, frames, rollout.starts, card)
         arrays |= more
     scores = Scores(card, arrays)
     into.mkdir(parents=True, exist_ok=True)
@@ -239,13 +262,14 @@ def refuse_short_flows(name: str, flows: Flows, history: int, rollout: RolloutPl
 
 
 def _rollouts(
-    predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int
+    predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int, card: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Score rollouts, from the same true frames whatever the history of the model."""
     window = Window(history=history, horizon=plan.steps)
     samples = _samples(predictor, flows.split.test, flows, window)
     numbers = spread_starts(samples, plan.starts)
     scores = score_rollouts(predictor, samples, numbers)
+    weights, method = start_weights(card, scores.trajectories, scores.frames, span=plan.steps)
     arrays = {
         "rollout/terms": scores.terms,
         "rollout/horizon_terms": scores.horizon_terms,
@@ -256,49 +280,110 @@ def _rollouts(
         "rollout/curves": scores.curves(),
         "rollout/summary": scores.summary(),
     }
-    card: dict[str, Any] = {
+    if weights is not None:
+        span = interval(scores.measure, scores.terms, weights, level=LEVEL)
+        arrays |= {"rollout/low": span.low, "rollout/high": span.high}
+    facts: dict[str, Any] = {
         "steps": plan.steps,
         "starts": len(scores.frames),
+        "intervals": method,
         "entries": [vars_of(entry) for entry in scores.measure.entries],
         "summary": [vars_of(entry) for entry in scores.horizons.entries],
     }
     if plan.windows:
         measures, terms = score_windows(predictor, samples, numbers)
         arrays |= {f"terms/{name}": rows for name, rows in terms.items()}
-        card["windows"] = {
+        facts["windows"] = {
             measure.name: {
-                f"{entry.metric} {entry.component}": value if math.isfinite(value) else None
+                f"{entry.metric} {entry.component}": value
                 for entry, value in zip(
-                    measure.entries, measure.values(terms[name].sum(0)).tolist(), strict=True
+                    measure.entries, _plain(measure.values(terms[name].sum(0))), strict=True
                 )
             }
             for name, measure in measures.items()
         }
-    return card, arrays
+    return facts, arrays
+
+
+def _has_fresh_calibration(folder: Path, flows: Flows) -> bool:
+    """Return whether a model has a calibration, and from other flows than those of the test."""
+    if not (folder / SHEET).exists():
+        return False
+    source = read_sheet(folder).get("provenance", {}).get("data")
+    if source is None or source != flows.source or flows.split.calibration:
+        return True
+    text = "the flows of this test calibrated the intervals: coverage and CRPS are not measured"
+    warn(Note("calibrated-on-test", text, "give other flows: --data FILE", "info"))
+    return False
+
+
+def _interval_scores(
+    folder: Path, flows: Flows, plan: RolloutPlan, history: int, card: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Score the prediction intervals of rollouts, as far as lead times are calibrated."""
+    calibrated = load_calibrated(folder)
+    steps = min(plan.steps, calibrated.calibration.leads)
+    window = Window(history=max(history, calibrated.predictor.history), horizon=steps)
+    samples = _samples(calibrated.predictor, flows.split.test, flows, window)
+    scores = score_intervals(calibrated, samples, spread_starts(samples, plan.starts))
+    weights, method = start_weights(card, scores.trajectories, scores.frames, span=steps)
+    curves = scores.measure.values(scores.terms.sum(0))
+    facts = {
+        "level": scores.level,
+        "steps": steps,
+        "entries": [vars_of(entry) for entry in scores.measure.entries],
+        "values": [_plain(row) for row in curves],
+        "intervals": method,
+    }
+    arrays = {"rollout_intervals/terms": scores.terms, "rollout_intervals/curves": curves}
+    if weights is not None:
+        span = interval(scores.measure, scores.terms, weights, level=LEVEL)
+        arrays |= {"rollout_intervals/low": span.low, "rollout_intervals/high": span.high}
+    return facts, arrays
+
+
+def _free_run_frames(plan: RolloutPlan, samples: Samples) -> int:
+    """Frames of the free runs of a plan; 0: none."""
+    if plan.free_run is not None:
+        return plan.free_run
+    longest = longest_free_run(samples)
+    return min(FREE_RUN, longest) if longest >= 2 * LEAST_FRAMES else 0
 
 
 def _free_runs(
-    predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int
+    predictor: Predictor, samples: Samples, frames: int, starts: int, card: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Score free runs of each test flow: statistics, and the true flow's sampling error."""
-    samples = _samples(predictor, flows.split.test, flows, Window(history=history))
-    runs = score_free_runs(predictor, samples, plan.free_run)
-    values = {
-        name: [v if math.isfinite(v) else None for v in runs.measure.values(rows.sum(0)).tolist()]
-        for name, rows in (("values", runs.terms), ("sampling", runs.sampling))
-    }
-    card = {
+    """Score free runs of the test flows: statistics, and the true flow's sampling error."""
+    runs = score_free_runs(predictor, samples, frames, starts)
+    weights, method = start_weights(
+        card, runs.trajectories, runs.starts, span=int(runs.frames.max())
+    )
+    facts: dict[str, Any] = {
         "frames": runs.frames.tolist(),
+        "survived": runs.survived.tolist(),
         "entries": [vars_of(entry) for entry in runs.measure.entries],
-        **values,
+        "intervals": method,
     }
+    for name, rows in (("values", runs.terms), ("sampling", runs.sampling)):
+        facts[name] = _plain(runs.measure.values(rows.sum(0)))
+        if weights is not None:
+            span = interval(runs.measure, rows, weights, level=LEVEL)
+            ends = zip(_plain(span.low), _plain(span.high), strict=True)
+            facts[f"{name}_intervals"] = [None if None in pair else list(pair) for pair in ends]
     arrays = {
         "free_run/terms": runs.terms,
         "free_run/sampling": runs.sampling,
         "free_run/trajectory": runs.trajectories,
+        "free_run/frame": runs.starts,
         "free_run/frames": runs.frames,
+        "free_run/run": torch.tensor(runs.shown),
+        **{f"free_run/shown/{name}": value for name, value in runs.pictures.items()},
     }
-    return card, arrays
+    return facts, arrays
+
+
+def _plain(values: torch.Tensor) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _training(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.evaluation.intervals import TooFew, interval, resample_blocks, resample_trajectories
+from pibert.evaluation.intervals import (
+    TooFew,
+    interval,
+    resample_blocks,
+    resample_starts,
+    resample_trajectories,
+)
 from tests.helpers import refused
 
 
@@ -72,3 +78,38 @@ def test_resamples_without_a_value_are_left_out_unless_they_are_many() -> None:
     assert bool(found.value.isfinite()) and bool(found.low.isnan()) and bool(found.high.isnan())
     rows[:5, 1] = 1
     assert bool(interval(Ratio(), rows, weights).low.isfinite())
+
+
+def test_starts_of_one_flow_move_together_where_there_are_enough_flows() -> None:
+    groups, frames = torch.arange(12).repeat_interleave(3), torch.arange(3).repeat(12) * 100
+    weights, method = resample_starts(groups, frames, block=None, resamples=40, seed=2)
+    assert method == "12 flows"
+    assert torch.equal(weights[:, ::3], weights[:, 1::3])
+
+
+def test_interval_over_flows_covers_the_mean_although_starts_of_a_flow_are_alike() -> None:
+    """Starts that share most of their error: as independent rows they would be too certain."""
+    generator = torch.Generator().manual_seed(3)
+    groups, frames = torch.arange(40).repeat_interleave(5), torch.arange(5).repeat(40)
+    weights, _ = resample_starts(groups, frames, block=None, resamples=300, seed=0)
+    naive = resample_trajectories(torch.arange(200), resamples=300, seed=0)
+    hits, naive_hits = 0, 0
+    for _ in range(300):
+        own = torch.randn(40, 1, generator=generator, dtype=torch.float64)
+        noise = torch.randn(40, 5, generator=generator, dtype=torch.float64)
+        rows = terms((own + 0.2 * noise).flatten())
+        found, tight = (interval(Ratio(), rows, w, level=0.9) for w in (weights, naive))
+        hits += bool(found.low <= 0 <= found.high)
+        naive_hits += bool(tight.low <= 0 <= tight.high)
+    assert 0.83 < hits / 300 < 0.95 and naive_hits / 300 < 0.7
+
+
+def test_starts_in_few_flows_are_resampled_by_blocks_of_time() -> None:
+    groups = torch.zeros(24, dtype=torch.long)
+    frames = torch.arange(24) * 10 + 7
+    weights, method = resample_starts(groups, frames, block=20, resamples=40, seed=2)
+    assert method == "12 stretches of 20 frames"
+    assert torch.equal(weights[:, ::2], weights[:, 1::2])
+    for block in (None, 30):
+        with refused("at least 10 trajectories", error=TooFew):
+            resample_starts(groups, frames, block=block, seed=2)

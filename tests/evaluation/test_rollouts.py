@@ -261,3 +261,38 @@ def test_diverged_free_run_does_not_affect_others() -> None:
     assert math.isinf(found["mean_error"])
     alone = runs.measure.values(runs.terms[1])
     assert float(alone[0]) == pytest.approx(0, abs=1e-20)
+
+
+def test_long_flows_have_several_free_runs_that_do_not_overlap() -> None:
+    flows = [travelling(121), travelling(61, phase=1.0, name="b")]
+    samples = samples_of(*flows, steps=1)
+    once = score_free_runs(Moves(by=1), samples, 30)
+    assert once.trajectories.tolist() == [0, 1] and once.starts.tolist() == [1, 1]
+    runs = score_free_runs(Moves(by=1), samples, 30, 5)
+    assert runs.trajectories.tolist() == [0, 0, 0, 1, 1]
+    assert runs.starts.tolist() == [1, 31, 61, 1, 31] and set(runs.frames.tolist()) == {30}
+    assert torch.allclose(runs.terms[0], once.terms[0])
+    every = score_free_runs(Moves(by=1), samples, 30, 100)
+    assert len(every.terms) == 4 + 2
+
+
+def test_what_a_diverged_free_run_did_before_is_kept() -> None:
+    states = travelling(121).read()
+    states[0, 0, 0, 0] = 3.5  # the mark at which the model blows up
+    samples = samples_of(replace(travelling(121), states=states), steps=1)
+    runs = score_free_runs(Moves(by=1, fails=31), samples, 60)
+    assert runs.survived.tolist() == [30]
+    shown = runs.pictures
+    assert int(shown["survived"]) == 30 and len(shown["series"]) == 60
+    assert bool(shown["series"][:30].isfinite().all()) and bool(shown["series"][30:].isnan().all())
+    expected = samples.trajectories[0].read(slice(1, 61)).mean(0)
+    assert torch.allclose(shown["true_mean"], expected.float(), atol=1e-5)
+    assert shown["mean"].isfinite().all()
+
+
+def test_a_rollout_is_correlated_until_it_falls_behind() -> None:
+    """A wave of period 20 that is a column late at every frame: cos of the lag, 0.5 at 20 / 6."""
+    samples = samples_of(travelling(200), steps=8)
+    summary = summary_of(score_rollouts(Moves(by=0), samples, [0, 40]))
+    assert summary["correlated_horizon"] == 3
+    assert summary_of(score_rollouts(Moves(by=1), samples, [0, 40]))["correlated_horizon"] == 8

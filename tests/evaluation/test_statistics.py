@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pibert.evaluation.intervals import interval, resample_trajectories
 from pibert.evaluation.measure import Frames
-from pibert.evaluation.statistics import Statistics, dominant_frequency
+from pibert.evaluation.statistics import Statistics, dominant_frequency, drag_terms
 from pibert.evaluation.temporal import power_density
 from pibert.fields import FieldSpec, Grid, Normalizer
 
@@ -84,6 +84,77 @@ def test_a_flow_that_stands_still_has_no_energy() -> None:
     assert found["energy_ratio"] == pytest.approx(0, abs=1e-12)
     assert found["strouhal_error"] == 1 and found["memory_ratio"] == 0
     assert found["survival"] == FRAMES
+
+
+def test_a_flow_that_lags_keeps_its_statistics_though_every_frame_is_wrong() -> None:
+    lag = 13
+    t = wave(frequency=0.55)
+    late = wave(phase=-2 * math.pi * 0.55 * lag * DT)
+    assert float((late - t).square().sum() / t.square().sum()) > 0.05
+    found = values(frames_of(late))
+    zero = ("mean_error", "stress_error", "mean_profile_error", "stress_profile_error")
+    for name in (*zero, "strouhal_error", "psd_log_error"):
+        assert found[name] == pytest.approx(0, abs=1e-6)
+
+
+def test_profiles_are_relative_errors_along_columns() -> None:
+    found = values(frames_of(wave(0.8, mean=2.2)))
+    assert found["mean_profile_error"] == pytest.approx(0.2 / 2.0, rel=1e-6)
+    assert found["stress_profile_error"] == pytest.approx(1 - 0.8**2, rel=1e-6)
+    # Only the columns of the stations count: 11, 32 and 52 of 64.
+    elsewhere = wave()
+    elsewhere[..., 0] += 1
+    assert values(frames_of(elsewhere))["mean_profile_error"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_decaying_flow_loses_energy_but_keeps_its_frequency() -> None:
+    rate = 2.0
+    fade = torch.exp(-rate * torch.linspace(0, 1, FRAMES, dtype=torch.float64))
+    moving = wave(mean=0.0) * fade[:, None, None, None]
+    moving[:, 0] += 2.0
+    found = values(frames_of(moving))
+    mean_square = (1 - math.exp(-2 * rate)) / (2 * rate)  # of the factor, over the run
+    assert found["energy_ratio"] == pytest.approx(mean_square, rel=0.02)
+    assert found["strouhal_error"] < 0.01 and found["diverged"] == 0
+    assert found["psd_log_error"] > 0.1
+
+
+def test_spectra_at_probes_are_compared_by_their_logarithm() -> None:
+    """Of noise the power at every frequency is 10^0.5 times as large, the floor aside."""
+    torch.manual_seed(0)
+    noise = torch.randn(FRAMES, 2, *SHAPE, dtype=torch.float64)
+    found = values(frames_of(10**0.25 * noise, noise))
+    assert found["psd_log_error"] == pytest.approx(0.5, rel=1e-3)
+
+
+def test_drag_is_that_of_the_momentum_balance() -> None:
+    """A sink of strength Q in a stream U has the drag U Q, and 2 Q / (U D) as its coefficient."""
+    shape = (60, 80)
+    grid = Grid(shape, dx=0.1, dy=0.1, origin=(-3.0, -2.95))
+    x, y = grid.coordinates(torch.float64)
+    body = x**2 + y**2 < 0.5**2
+    spec = replace(SPEC, grid=grid, reference_velocity=2.0, reference_length=1.0, viscosity=1e-6)
+
+    def flow(strength: float) -> Tensor:
+        r2 = 2 * math.pi * (x**2 + y**2).clamp(min=0.01)
+        return torch.stack((2 - strength * x / r2, -strength * y / r2)).expand(30, 2, *shape)
+
+    known = (~body).expand(30, *shape)
+    frames = Frames(
+        prediction=flow(0.6), truth=flow(0.5), last=flow(0.5), known=known,
+        body=body.expand(30, *shape), spec=spec,
+    )  # fmt: skip
+    statistics = replace(STATISTICS, spec=spec)
+    found = statistics.values(statistics.terms(frames)).tolist()
+    named = {(e.metric, e.component): v for e, v in zip(statistics.entries, found, strict=True)}
+    assert named["drag_coefficient", "truth"] == pytest.approx(2 * 0.5 / 2, rel=5e-3)
+    assert named["drag_coefficient", "prediction"] == pytest.approx(2 * 0.6 / 2, rel=5e-3)
+    assert named["drag_error", "all"] == pytest.approx(0.2, rel=0.02)
+    for unknown in (replace(spec, viscosity=None), replace(spec, reference_velocity=None)):
+        assert drag_terms(replace(frames, spec=unknown)) == {}
+    moving = frames.body.clone()  # type: ignore[union-attr]
+    moving[3:] = moving[3:].roll(1, -1)
+    assert drag_terms(replace(frames, body=moving)) == {}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e3])

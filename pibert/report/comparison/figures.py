@@ -11,13 +11,29 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pibert.report.comparison import errors, fields, internals, spectra, time, training, wake
+from pibert.report.comparison import (
+    errors,
+    fields,
+    free_runs,
+    internals,
+    spectra,
+    time,
+    training,
+    wake,
+)
 from pibert.report.comparison.plots import Animation, Plot
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.figures import DPI
 
 Maker = Callable[[DatasetResults], Plot | Animation | None]
 FIGURES: tuple[tuple[str, Maker], ...] = (
+    ("Rollout", time.rollout),
+    ("Rollout", time.stable_horizon),
+    ("Statistics", free_runs.errors),
+    ("Statistics", free_runs.fields),
+    ("Statistics", free_runs.profiles),
+    ("Statistics", free_runs.spectra),
+    ("Statistics", free_runs.densities),
     ("Flows", errors.flows),
     ("Components", errors.metrics),
     ("Components", errors.error_distribution),
@@ -40,8 +56,6 @@ FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Cost", training.cost),
     ("Convergence", training.tuning),
     ("Convergence", training.convergence),
-    ("Rollout", time.rollout),
-    ("Rollout", time.stable_horizon),
 )
 """Section of the page and function of each figure, in the order of the page."""
 

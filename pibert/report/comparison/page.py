@@ -24,10 +24,12 @@ from pibert.report.comparison.tables import overview, tables_of
 
 SECTIONS = {
     "Ranking": "Ranked summary",
+    "Rollout": "Rollouts",
+    "Statistics": "Statistics of free runs",
     "Flows": "Flow by flow",
     "Components": "Component by component",
     "Scales": "Scales and spectra",
-    "Physics": "Physics of the predictions",
+    "Physics": "Physics of next-frame predictions",
     "Fields": "Fields",
     "Wake": "Slices and wake",
     "Time": "One-step predictions in time",
@@ -35,7 +37,6 @@ SECTIONS = {
     "Benchmark": "Benchmark metrics",
     "Cost": "Cost",
     "Convergence": "Convergence",
-    "Rollout": "Rollouts",
 }
 """Sections of a dataset, in the order of the page."""
 _POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e(-?\d+)(?!\w)")

@@ -118,7 +118,10 @@ class DatasetResults:
 
     def trajectory(self, row: int) -> str:
         """Name and parameters of the trajectory of a test row: ``cylinder-0004 (Re = 161)``."""
-        number = int(self.reference.arrays["rows/trajectory"][row])
+        return self.flow_name(int(self.reference.arrays["rows/trajectory"][row]))
+
+    def flow_name(self, number: int) -> str:
+        """Name and parameters of a trajectory."""
         parameters = self.info["parameters"][number] if self.info.get("parameters") else {}
         values = ", ".join(f"{name} = {value:.3g}" for name, value in parameters.items())
         return str(self.info["names"][number]) + (f" ({values})" if values else "")

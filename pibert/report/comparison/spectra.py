@@ -112,7 +112,7 @@ def power_spectra(data: DatasetResults) -> Plot | None:
     ax = axes[0, 0]
     unit = None if series.unit == "1" else f"({series.unit})² {clock or ''}".strip()
     title = f"Power spectral density of {series.label}, one-step predictions"
-    across = with_unit("frequency f", None if clock is None else _inverse(clock))
+    across = with_unit("frequency f", None if clock is None else inverse_unit(clock))
     frame(ax, title, x=across, y=with_unit("P(f)", unit))
     shown = {name: np.maximum(values, floor) for name, values in density.items()}
     logarithmic(ax, "y", np.stack(list(shown.values())).flatten().tolist())
@@ -131,7 +131,7 @@ def power_spectra(data: DatasetResults) -> Plot | None:
     return Plot(figure, caption)
 
 
-def _inverse(unit: str) -> str:
+def inverse_unit(unit: str) -> str:
     """``1/s`` of ``s``, ``U/D`` of ``D/U``."""
     above, _, below = unit.partition("/")
     return f"{below or '1'}/{above}"

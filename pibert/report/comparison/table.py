@@ -158,9 +158,12 @@ class Numbers:
         known = [v for v in self.values.values() if v is not None and not math.isnan(v)]
         if len({self.form(value) for value in known}) < 2:
             return None
+        known = [v for v in known if math.isfinite(v) and (self.ideal is None or v > 0)]
+        if not known:
+            return None
         if self.ideal is not None:
             ideal = self.ideal
-            return min(known, key=lambda v: abs(math.log(v / ideal)) if v > 0 else math.inf)
+            return min(known, key=lambda v: abs(math.log(v / ideal)))
         return {"lower": min, "higher": max}[self.better](known) if self.better != "none" else None
 
     def cell(self, model: str) -> Cell:

@@ -31,6 +31,7 @@ def verdict(data: DatasetResults, *, short: bool = False) -> str:
         sentences.append(_persistence(data))
     if not short:
         sentences += _other_ranks(data)
+    sentences += _free_runs(data)
     sentences.append(_certainty(data))
     return " ".join(sentences)
 
@@ -80,6 +81,33 @@ def _other_ranks(data: DatasetResults) -> list[str]:
     if "pibert" in models and "pibert" not in (*models[:2], *trained[:1]):
         rank = models.index("pibert") + 1
         sentences.append(f"pibert is ranked {rank} with {_error(data, 'pibert')}.")
+    return sentences
+
+
+def _free_runs(data: DatasetResults) -> list[str]:
+    """The best statistics of free runs, and how many models diverge."""
+    facts, metric = data.facts.get("free_run"), "free_run_stress_error"
+    if facts is None:
+        return []
+    errors = {m: v for m in data.models if (v := data.value(m, metric)) is not None}
+    lost = [m for m in data.models if (data.value(m, "free_run_diverged") or 0) > 0]
+    best, sentences = min(errors, key=errors.__getitem__, default=""), []
+    if not errors or errors[best] >= 1:
+        sentences.append(
+            f"Running on its own for up to {max(facts['frames'])} frames, no model has Reynolds "
+            "stresses closer to the truth than none at all."
+        )
+    else:
+        sampling = data.value("truth", metric)
+        limit = "" if sampling is None else f"; sampling error of the truth {digits(sampling)}"
+        interval = interval_of(data.find(best, metric))
+        known = f" {interval}" if interval else ""
+        sentences.append(
+            f"Running on its own for up to {max(facts['frames'])} frames, {best} has the smallest "
+            f"error of the Reynolds stresses: {digits(errors[best])}{known}{limit}."
+        )
+    if lost:
+        sentences.append(f"Runs of {_listed(lost)} diverge.")
     return sentences
 
 
@@ -239,6 +267,10 @@ def data_facts(data: DatasetResults) -> Facts:
         ("Parameters", ", ".join(parameter.name for parameter in spec.parameters) or "none"),
         ("Intervals", _intervals(data)),
     ]
+    if runs := data.facts.get("free_run"):
+        size = " to ".join(map(str, sorted(set(runs["frames"]))))
+        text = f"{runs['runs']} of {size} frames on {runs['flows']} test flows"
+        facts.append(("Free runs", f"{text}; intervals: {runs['intervals']}"))
     if filled := info.get("filled_points"):
         facts.insert(3, ("Filled points", f"{integer(filled)} in the test frames, not scored"))
     if set(spec.units) == {"1"}:

@@ -303,16 +303,25 @@ def rollout(data: DatasetResults) -> Plot | None:
     lead = np.arange(1, len(arrays[shown[0]]) + 1)
     for ax, (title, (metric, name)) in zip(axes[0], ROLLOUT_PANELS.items(), strict=True):
         frame(ax, title, x="lead time [frames]", y=name)
-        _draw_curves(ax, data, metric, lead, {m: _curve(data, m, metric) for m in shown})
+        for model in shown:
+            low, high = (_curve(data, model, metric, end) for end in ("low", "high"))
+            if low is not None and high is not None:
+                band = ax.fill_between(lead, low, high, color=data.colour(model), alpha=0.15, lw=0)
+                band.set_in_layout(False)  # it may reach far beyond the axes
+        curves = {m: c for m in shown if (c := _curve(data, m, metric)) is not None}
+        _draw_curves(ax, data, metric, lead, curves)
     side_legend(axes[0, -1])
     dt = data.spec.dt
     step = f" A frame is {dt:.3g} {time_unit(data) or ''}".rstrip() + "." if dt else ""
+    facts = data.first(shown[0]).card["rollout"]
+    method = str(facts.get("intervals", "none"))
+    band = "" if method.startswith("none") else f" Bands: 95 % intervals over {method}."
     diverged = ", ".join(m for m in shown if _last_finite(data, m) is not None)
     lost = f" Crosses: last lead time that all rollouts of {diverged} reached." if diverged else ""
     caption = (
-        f"{data.first(shown[0]).card['rollout']['starts']} rollouts from starts spread evenly over "
+        f"{facts['starts']} rollouts from starts spread evenly over "
         "the test split, all components together. Error 1 (dotted) is that of the mean in time, "
-        f"skill 0 that of repeating the last known frame.{step}{lost}"
+        f"skill 0 that of repeating the last known frame.{band}{step}{lost}"
     )
     return Plot(figure, caption)
 
@@ -356,13 +365,8 @@ def _draw_curves(
     ax: Axes, data: DatasetResults, metric: str, lead: np.ndarray, curves: Mapping[str, np.ndarray]
 ) -> None:
     for model, values in curves.items():
-        style = line_style(data, model)
         shown = np.maximum(values, _LOWEST_SKILL * 1.5) if metric == "skill" else values
-        ax.plot(lead, shown, **style)
-        last = _last_finite(data, model)
-        if last is not None and last >= 1:
-            cross = {"color": style["color"], "ms": 6, "mew": 1.6, "zorder": 6, "clip_on": False}
-            ax.plot(lead[last - 1], shown[last - 1], "x", **cross)
+        ax.plot(lead, shown, **line_style(data, model))
     finite = np.concatenate([v[np.isfinite(v)] for v in curves.values()])
     lowest = float(finite.min()) if finite.size else 0.0
     if metric == "skill":
@@ -376,14 +380,24 @@ def _draw_curves(
         logarithmic(ax, "y", [low, float(min(finite.max(), max(30.0, 10 * low)))])
         ax.axhline(1.0, color="0.4", lw=0.8, ls=":", zorder=1)
     ax.set_xlim(0 if len(lead) > 4 else 0.8, len(lead) + (0 if len(lead) > 4 else 0.2))
+    for model, values in curves.items():
+        last = _last_finite(data, model)
+        if last is not None and last >= 1 and np.isfinite(values[last - 1]):
+            cross: dict[str, Any] = {"color": data.colour(model), "ms": 6, "mew": 1.6}
+            at = np.clip(values[last - 1], *ax.get_ylim())
+            ax.plot(lead[last - 1], at, "x", **cross, zorder=6, clip_on=False)
     ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
 
 
-def _curve(data: DatasetResults, model: str, metric: str) -> np.ndarray:
-    """Values by lead time; NaN where they are not finite."""
+def _curve(
+    data: DatasetResults, model: str, metric: str, what: str = "curves"
+) -> np.ndarray | None:
+    """Values by lead time, or an end of their intervals; NaN where they are not finite."""
     scores = data.first(model)
+    if f"rollout/{what}" not in scores.arrays:
+        return None
     names = [(entry["metric"], entry["component"]) for entry in scores.card["rollout"]["entries"]]
-    values = scores.arrays["rollout/curves"][:, names.index((metric, "all"))].double().numpy()
+    values = scores.arrays[f"rollout/{what}"][:, names.index((metric, "all"))].double().numpy()
     return np.where(np.isfinite(values), values, np.nan)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from pibert.evaluation.measure import Frames, Measure
 from pibert.evaluation.measures import frame_measures
 from pibert.evaluation.scores import Scores
 from pibert.evaluation.scoring import vars_of
+from pibert.evaluation.statistics import Statistics
 from pibert.evaluation.temporal import Temporal, probe_series
 from pibert.evaluation.tokens import token_diagnostics
 from pibert.fields import FieldSpec, Grid, Normalizer
@@ -114,6 +116,44 @@ def rollout_of(place: int, own: FieldSpec) -> tuple[dict[str, Any], dict[str, Te
     }
 
 
+def free_run_of(
+    frames: Frames, place: int, own: FieldSpec, normalizer: Normalizer
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Ten runs of one flow, a little apart; those of the fourth model diverge half-way."""
+    measure = Statistics(spec=own, normalizer=normalizer)
+    if place == 3:
+        lost = frames.prediction.clone()
+        lost[FRAMES // 2 :] = math.nan
+        frames = replace(frames, prediction=lost)
+    terms = measure.terms(frames).repeat(10, 1)
+    card = {
+        "frames": [FRAMES] * 10,
+        "survived": measure.survived(terms).tolist(),
+        "entries": [vars_of(entry) for entry in measure.entries],
+    }
+    arrays = {
+        "free_run/terms": terms,
+        "free_run/sampling": measure.sampling_terms(frames).repeat(10, 1),
+        "free_run/trajectory": torch.full((10,), 2),
+        "free_run/frame": torch.arange(10) * FRAMES,
+        "free_run/frames": torch.full((10,), FRAMES),
+        "free_run/run": torch.tensor(5),
+    }
+    shown = {f"free_run/shown/{name}": v for name, v in measure.pictures(frames).items()}
+    return card, arrays | shown
+
+
+def free_run_records(name: str, card: dict[str, Any], values: Tensor) -> list[dict[str, Any]]:
+    return [
+        {"data": "wake", "model": name, "seed": 0, "space": "physical", "against_best": None}
+        | entry
+        | {"metric": f"free_run_{entry['metric']}", "value": value if known else None}
+        | {"low": 0.8 * value if known else None, "high": 1.2 * value if known else None}
+        for entry, value in zip(card["entries"], values.tolist(), strict=True)
+        for known in [math.isfinite(value)]
+    ]
+
+
 def trained(place: int) -> dict[str, Any]:
     curve = [
         [epoch, {"reconstruction": 0.1 * (1 + place) / epoch**0.8}] for epoch in range(2, 21, 2)
@@ -147,8 +187,11 @@ def invented(count: int = 3) -> DatasetResults:
     ]
     scores, runs, records, order = {}, [], [], []
     for place, name in enumerate(NAMES[:count]):
-        arrays = arrays_of(scored_frames(place, own), measures)
+        frames = scored_frames(place, own)
+        arrays = arrays_of(frames, measures)
         roll, more = rollout_of(place, own)
+        free, runs_alone = free_run_of(frames, place, own, normalizer)
+        arrays |= runs_alone
         learned = name not in UNTRAINED
         card: dict[str, Any] = {
             "data": {
@@ -169,6 +212,7 @@ def invented(count: int = 3) -> DatasetResults:
                 "device": "a machine",
             },
             "rollout": roll,
+            "free_run": free,
             "pick_rule": RULE,
         }
         arrays |= more
@@ -186,14 +230,21 @@ def invented(count: int = 3) -> DatasetResults:
                 | vars_of(entry)
                 for entry, value in zip(measure.entries, values, strict=True)
             ]
+        statistics = Statistics(spec=own, normalizer=normalizer)
+        records += free_run_records(name, free, statistics.values(arrays["free_run/terms"].sum(0)))
+        if place == 0:
+            sampling = statistics.values(arrays["free_run/sampling"].sum(0))
+            records += free_run_records("truth", free, sampling)
         nmse = next(
             r["value"]
             for r in records
             if (r["model"], r["metric"], r["component"]) == (name, "nmse", "all")
         )
         order.append({"rank": place + 1, "model": name, "nmse": nmse})
+    free_runs = {"runs": 10, "flows": 10, "frames": [FRAMES] * 2, "intervals": "10 flows"}
+    facts = {"ranking": order, "length_unit": "m", "test_frames": FRAMES, "free_run": free_runs}
     results = {
-        "data": {"wake": {"ranking": order, "length_unit": "m", "test_frames": FRAMES}},
+        "data": {"wake": facts},
         "comparison": {"samples": 5000},
         "runs": runs,
         "records": records,

@@ -1,0 +1,107 @@
+"""Figures and tables of free runs: lines and maps hold the statistics, divergence is named."""
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.evaluation.regions import stations
+from pibert.evaluation.temporal import power_density
+from pibert.report.comparison import free_runs
+from pibert.report.comparison.tables import free_runs as table
+from pibert.report.comparison.tables import more_free_runs
+from pibert.report.comparison.text import verdict
+from tests.report.comparison.handmade_results import handmade, record
+from tests.report.comparison.invented_results import axes_of, invented, legend_of, once, without
+
+FIGURES = (free_runs.fields, free_runs.profiles, free_runs.spectra, free_runs.densities)
+
+
+@pytest.mark.parametrize("make", FIGURES)
+def test_without_free_runs_a_figure_is_left_out(make):
+    assert make(without(invented(3), "free_run/")) is None
+
+
+def test_without_records_of_free_runs_there_are_neither_tables_nor_errors():
+    data = handmade({"pibert": 0.01, "persistence": 0.1})
+    assert free_runs.errors(data) is None
+    assert table(data) is None and more_free_runs(data) is None
+    assert "Running" not in verdict(data)
+
+
+def test_profiles_are_means_in_time_at_the_stations():
+    data = invented(5)
+    arrays = data.first("pibert").arrays
+    panels = axes_of(once(free_runs.profiles, 5))
+    columns = list(stations(data.spec.grid.body, data.spec.grid).values())
+    known = arrays["free_run/shown/known"].numpy()
+    for ax, column in zip(panels[:3], columns, strict=True):
+        line = next(line for line in ax.lines if line.get_color() == data.colour("pibert"))
+        expected = arrays["free_run/shown/mean"][0].numpy()[:, column]
+        shown = known[:, column]
+        assert np.allclose(np.asarray(line.get_xdata())[shown], expected[shown])
+        assert np.isnan(np.asarray(line.get_xdata())[~shown]).all()
+
+
+def test_spectra_are_those_of_the_free_runs_at_the_probes():
+    data = invented(5)
+    arrays = data.first("unet").arrays
+    (ax,) = axes_of(once(free_runs.spectra, 5))
+    line = next(line for line in ax.lines if line.get_label() == "unet")
+    _, power = power_density(arrays["free_run/shown/series"][..., 1], data.spec.dt or 1.0)
+    expected = power.mean(1)[1:].numpy()
+    seen = expected > 1e-4 * expected.max()
+    assert np.allclose(np.asarray(line.get_ydata())[seen], expected[seen])
+    # The fourth model diverged half-way: it has no spectrum over this time, and the text says so.
+    assert "fno2d" not in legend_of(ax)
+    assert "fno2d after 20" in once(free_runs.spectra, 5).caption
+
+
+def test_fields_show_what_a_diverged_run_did_before():
+    data = invented(5)
+    assert "free_run/shown/mean" in data.first("fno2d").arrays
+    drawn = once(free_runs.fields, 5)
+    labels = " ".join(ax.get_ylabel() for ax in drawn.figure.axes)
+    assert "truth" in labels and "pibert" in labels
+    assert "Re = 150" in drawn.caption
+
+
+def test_densities_integrate_to_one():
+    arrays = invented(3).first("pibert").arrays
+    widths = arrays["free_run/shown/edges"].diff(dim=1)
+    for name in ("density", "true_density"):
+        whole = (arrays[f"free_run/shown/{name}"] * widths).sum(1)
+        assert torch.allclose(whole, torch.ones(2), atol=0.02)
+
+
+def test_errors_mark_diverged_models_and_the_sampling_error():
+    drawn = once(free_runs.errors, 5)
+    for ax in axes_of(drawn):
+        assert sum(line.get_marker() == "x" for line in ax.lines) == 1
+    assert "sampling error" in drawn.caption
+
+
+def test_the_table_ends_with_the_truth_against_itself_and_counts_diverged_runs():
+    found = table(invented(5))
+    assert found is not None
+    rows = {row[0].text: dict(zip(found.head, row, strict=True)) for row in found.lines}
+    assert list(rows)[-1] == "(truth against itself)"
+    assert rows["fno2d"]["stress error ↓"].text == "∞" and not rows["fno2d"]["stress error ↓"].best
+    assert rows["fno2d"]["diverged ↓"].text == "100 %"
+    assert rows["pibert"]["stress error ↓"].best and rows["pibert"]["stress error ↓"].note
+    assert rows["(truth against itself)"]["mean flow error ↓"].number is not None
+    assert rows["(truth against itself)"]["survival [frames] ↑"].text == ""
+
+
+def test_the_verdict_names_the_best_statistics_and_the_models_that_diverge():
+    more = [
+        record("pibert", "free_run_stress_error", 0.2, ends=(0.1, 0.3)),
+        record("persistence", "free_run_stress_error", 1.0),
+        record("truth", "free_run_stress_error", 0.05),
+        record("unet", "free_run_diverged", 0.5),
+    ]
+    data = handmade({"pibert": 0.01, "unet": 0.02, "persistence": 0.1}, more)
+    data.facts["free_run"] = {"runs": 10, "flows": 10, "frames": [50, 60], "intervals": "10 flows"}  # type: ignore[index]
+    said = verdict(data)
+    assert "up to 60 frames, pibert has the smallest error of the Reynolds stresses: 0.200" in said
+    assert "[0.100, 0.300]; sampling error of the truth 0.0500" in said
+    assert "Runs of unet diverge." in said

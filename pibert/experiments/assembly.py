@@ -120,7 +120,7 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
     if isinstance(schedule, RolloutTraining):
         rollout, checked = _that_fit(schedule, flows, segments, model.config)
         scales = LossScales.from_training(flows.spec, flows.normalizer)
-        validation = free_rollout(scales, checked)
+        validation = weighted({"supervised": (1.0, free_rollout(scales, checked))})
     steps = rollout.steps if weights.supervised else 1
 
     def window(steps: int) -> Window:

@@ -421,7 +421,8 @@ class Predictor:
 
         def finished() -> Prediction:
             made = {name: part[:, :start] for name, part in whole.items()}
-            return stream.prediction(Block(on_model=made["frames"], **made), 0, notes)
+            frames, half = made["frames"], made.get("half")
+            return stream.prediction(Block(frames=frames, on_model=frames, half=half), 0, notes)
 
         try:
             for block in self.blocks(stream):

@@ -209,6 +209,8 @@ def _notes_on(finished: "Finished") -> Iterator[Note]:
             "train longer, raise training.learning_rate, or take frames further apart "
             "(data.stride)",
         )
+    elif finished.fitted.start_metrics:
+        return  # the stage on rollouts follows a whole training
     elif finished.validated and 0 < best <= epochs / 2 and epochs - best >= _LATE:
         yield Note(
             "overfitting",

@@ -69,6 +69,7 @@ def test_one_command_trains_on_a_recording(tmp_path: Path) -> None:
     for choice in ("pibert-mr", "parameters", "split in time", "1 epoch of 21 samples", "Muon"):
         assert choice in chosen
     assert "0.004" in chosen and "batches of 32" in chosen and "one flow only" in chosen
+    assert "rollouts is left out: the validation recordings have at most 2 frames" in chosen
     # Four frames are left for the test split, one of them is the start.
     assert f"pibert evaluate {out} --rollout 3" in closing
     assert f"pibert calibrate {out} --leads 3" in closing and "pibert export" in closing
@@ -83,6 +84,20 @@ def test_one_command_trains_on_a_recording(tmp_path: Path) -> None:
     both = refusal("train", flow, "--config", out, "--out", tmp_path / "none")
     assert "found neither" in neither and "found both" in both
     assert not (tmp_path / "none").exists()
+
+
+def test_training_ends_with_rollouts_and_names_their_gain_and_price(tmp_path: Path) -> None:
+    flow, out = tmp_path / "flow.h5", tmp_path / "run"
+    write(flow, [make_trajectory(frames=60, states=torch.randn(60, 2, 12, 16))])
+    brief = ("--set", "training.epochs=1")
+    shown = succeed("train", flow, "--out", out, *brief)
+    assert "Training on rollouts: 1 epoch" in shown and "validation starts" in shown
+    assert "by the error of validation rollouts: " in shown and "Next frame: " in shown
+    assert f"trained on single frames: {out / 'training'}" in shown
+    assert (out / "training" / "model.safetensors").exists()
+    alone = tmp_path / "alone"
+    shown = succeed("train", flow, "--out", alone, *brief, "--no-rollout-training")
+    assert "rollouts" not in shown and not (alone / "training").exists()
 
 
 # Settings

@@ -203,7 +203,12 @@ def rollout(
     done, diverged = run.write(run.forecaster.rollout(newest, stop, steps), "steps")
     run.show_notes(newest, stop)
     if as_json:
-        facts = {"frames": done, "diverged": bool(diverged), "scores": run.scores.by_number()}
+        runs_away = any(note.code == "divergence" for note in run.notes)
+        facts = {
+            "frames": done,
+            "diverged": bool(diverged) or runs_away,
+            "scores": run.scores.by_number(),
+        }
         show_json(run.summary() | facts)
     else:
         if count := len(run.scores.numbers):

@@ -43,12 +43,21 @@ def train(
         ),
     ] = None,
     config: Annotated[Path | None, _config] = None,
+    no_rollout_training: Annotated[
+        bool,
+        option(
+            "Train on single frames alone, without the last stage on rollouts; as --set "
+            "rollout_training=none.",
+            "--no-rollout-training",
+        ),
+    ] = False,
     settings: Settings = None,
 ) -> None:
     """Train a model on a recording, or from a configuration file.
 
-    With FLOWS, it trains multiresolution PIBERT with settings that suit the amount of data. With
-    --config, the file states all settings. Rerun the same command to resume an interrupted run.
+    With FLOWS, it trains multiresolution PIBERT with settings that suit the amount of data: first
+    on single frames, then on rollouts. With --config, the file states all settings. Rerun the same
+    command to resume an interrupted run.
 
     Example: pibert train wake.h5 --out runs/wake --set training.epochs=20
 
@@ -63,12 +72,13 @@ def train(
             f"{'neither' if flows is None else 'both'}; to replace the data of a configuration: "
             "pibert train --config FILE --set data.path=FLOWS --set data.case=none --out RUN"
         )
+    settings = [*(settings or []), *["rollout_training=none"] * no_rollout_training]
     if flows is not None:
-        experiment, notes = recipe_for(flows, settings or [])
+        experiment, notes = recipe_for(flows, settings)
         for note in notes:
             show_note(note)
     else:
-        experiment = read_experiment(config, settings or [])
+        experiment = read_experiment(config, settings)
     _carry_out(out, lambda progress: run(experiment, out, stage="train", reporter=progress))
 
 
@@ -119,6 +129,8 @@ def _summarise(finished: "Finished") -> None:
     best, epochs, numbers = finished.best_epoch, finished.fitted.epochs, _numbers(finished.metrics)
     if not epochs:
         say(console, "Fitted in closed form: there are no epochs and no learning curves.")
+    elif finished.fitted.start_metrics:
+        _summarise_rollouts(console, finished)
     elif finished.validated:
         say(console, f"Best epoch {best} of {epochs}: {numbers}")
     else:
@@ -151,6 +163,30 @@ def _summarise(finished: "Finished") -> None:
         say(console, f"{purpose}: {command}")
 
 
+def _summarise_rollouts(console: Console, finished: "Finished") -> None:
+    """Print what the stage on rollouts gained in rollouts and cost in the next frame."""
+    fitted, single = finished.fitted, finished.folder / "training"
+    before, after, best = fitted.start_metrics, fitted.metrics, fitted.best_epoch
+
+    def change(name: str) -> str:
+        return f"{before[name]:.4g} -> {after[name]:.4g}"
+
+    if not best:
+        show_note(
+            f"no epoch of training on rollouts lowers the error of validation rollouts, "
+            f"{before['reconstruction']:.4g}: the model is that of training on single frames"
+        )
+        return
+    paid = after["first_step"] / before["first_step"] if before["first_step"] else math.nan
+    say(
+        console,
+        f"Best epoch {best} of {fitted.epochs} by the error of validation rollouts: "
+        f"{change('reconstruction')} (persistence {after['persistence']:.4g}). Next frame: "
+        f"{change('first_step')} ({paid:.2f} times)",
+    )
+    say(console, f"The model before this stage, trained on single frames: {single}")
+
+
 def _numbers(metrics: Mapping[str, float]) -> str:
     """Return the metrics of a run as text, each number once."""
     if "skill" in metrics:
@@ -173,6 +209,8 @@ def _notes_on(finished: "Finished") -> Iterator[Note]:
             "train longer, raise training.learning_rate, or take frames further apart "
             "(data.stride)",
         )
+    elif finished.fitted.start_metrics:
+        return  # the stage on rollouts follows a whole training
     elif finished.validated and 0 < best <= epochs / 2 and epochs - best >= _LATE:
         yield Note(
             "overfitting",

@@ -314,7 +314,9 @@ def _on_rollouts(
     budget = comparison.rollout_share * comparison.samples
 
     def over(epochs: int) -> RolloutTraining:
-        return RolloutTraining.after(training, steps=comparison.rollout_steps, epochs=epochs)
+        steps = comparison.rollout_steps
+        # Shorter rollouts would spend less than the budget.
+        return RolloutTraining.after(training, steps=steps, epochs=epochs, shorten=False)
 
     epochs = 1
     while over(epochs + 1).calls * size <= budget:

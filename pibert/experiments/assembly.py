@@ -5,7 +5,7 @@ its channels, family and, by default, scaling.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
@@ -15,7 +15,16 @@ from torch import nn
 
 from pibert import config
 from pibert.data.dataset import Samples, Window
-from pibert.experiments.experiment import Experiment, ModelConfig, Pretraining, Scaling, Weights
+from pibert.data.splits import Segment
+from pibert.data.wording import counted
+from pibert.experiments.experiment import (
+    Experiment,
+    ModelConfig,
+    Pretraining,
+    RolloutTraining,
+    Scaling,
+    Weights,
+)
 from pibert.experiments.flows import Flows
 from pibert.fields import FieldSpec
 from pibert.inference import Predictor, load
@@ -31,6 +40,7 @@ from pibert.training.objectives import (
     Objective,
     RolloutConfig,
     equation_consistency,
+    free_rollout,
     masked_physics,
     supervised,
     weighted,
@@ -66,6 +76,8 @@ class Setup:
     valid: Samples | None
     schedule: FitConfig
     rollout: RolloutConfig
+    validation: Objective | None
+    """That of the rollouts which decide on the weights; None: the objective of the last epoch."""
     trained: dict[str, bool]
     """Heads that are trained afterwards."""
     start: str | None
@@ -91,7 +103,7 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
     elif stage == "rollouts":
         assert experiment.rollout_training is not None
         schedule = experiment.rollout_training
-        rollout = experiment.rollout_training.rollout
+        rollout = schedule.rollout
     if not weights.supervised and schedule.monitor == "reconstruction":
         schedule = replace(schedule, monitor="loss")  # nothing is predicted
     flows, model = _make_model(experiment, flows, start)
@@ -99,21 +111,28 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
     card = None if start is None else load(start).card
     if experiment.heads_only:
         _freeze_all_but_heads(model, stage)
-    if rollout.steps > 1 and not experiment.model.learns_rollouts:
+    if rollout.steps > 1 and (why := experiment.model.why_no_rollouts):
         raise ValueError(
-            f"{experiment.model.name} cannot be trained on rollouts, found {rollout.steps} steps; "
-            "leave them out: --set rollout.steps=1 --set rollout_training=none"
+            f"{experiment.model.name} cannot be trained on rollouts, found {rollout.steps} steps: "
+            f"{why}; leave them out: --set rollout.steps=1 --set rollout_training=none"
         )
+    validation, checked = None, 0
+    if isinstance(schedule, RolloutTraining):
+        rollout, checked = _that_fit(schedule, flows, segments, model.config)
+        scales = LossScales.from_training(flows.spec, flows.normalizer)
+        validation = weighted({"supervised": (1.0, free_rollout(scales, checked))})
     steps = rollout.steps if weights.supervised else 1
-    window = Window(history=model.config.history, horizon=model.config.horizon * steps)
+
+    def window(steps: int) -> Window:
+        return Window(history=model.config.history, horizon=model.config.horizon * steps)
+
     try:
-        train = flows.samples(segments, window)
-        valid = flows.samples("valid", window) if flows.split.valid else None
+        train = flows.samples(segments, window(steps))
+        valid = flows.samples("valid", window(checked or steps)) if flows.split.valid else None
     except ValueError as error:
         if steps == 1:
             raise
-        where = "rollout_training.rollout" if stage == "rollouts" else "rollout"
-        raise ValueError(f"{error}; {where}.steps is {steps}: try fewer") from None
+        raise ValueError(f"{error}; rollout.steps is {steps}: try fewer") from None
     return Setup(
         flows=flows,
         model=model,
@@ -122,10 +141,45 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
         valid=valid,
         schedule=schedule,
         rollout=rollout if weights.supervised else ONE_STEP,
+        validation=validation,
         # Heads trained before stay trained only if nothing else changes.
         trained=_trained(weights, card["trained"] if card and experiment.heads_only else {}),
         start=None if card is None else card["weights"]["sha256"],
     )
+
+
+class TooShort(ValueError):
+    """The recordings are too short to train on rollouts."""
+
+
+def _that_fit(
+    stage: RolloutTraining, flows: Flows, segments: Sequence[Segment], model: Any
+) -> tuple[RolloutConfig, int]:
+    """Return the rollouts of training, and the length of those of validation, cut to the data.
+
+    Validation rollouts take at most half of the longest recording, so that they have many starts.
+    """
+    longest = {"training": flows.longest(segments)}
+    if flows.split.valid:
+        longest["validation"] = flows.longest("valid")
+    calls = {name: (n - model.history) // model.horizon for name, n in longest.items()}
+    if min(calls.values()) < 2:
+        name = min(calls, key=calls.__getitem__)
+        kind = TooShort if stage.shorten else ValueError
+        raise kind(
+            f"the {name} recordings have at most {counted(longest[name], 'frame')} without a gap, "
+            f"but two calls of the model need {model.history + 2 * model.horizon}"
+        )
+    steps = min(stage.rollout.steps, calls["training"])
+    if steps < stage.rollout.steps and not stage.shorten:
+        raise ValueError(
+            f"rollout_training.rollout.steps is {stage.rollout.steps}, which needs "
+            f"{model.history + model.horizon * stage.rollout.steps} frames, but the training "
+            f"recordings have at most {longest['training']} without a gap; take at most {steps}"
+        )
+    rollout = replace(stage.rollout, steps=steps, first=min(stage.rollout.first, steps))
+    possible = calls.get("validation", steps)
+    return rollout, min(stage.validation_steps, max(2, possible // 2))
 
 
 def _trained(weights: Weights, before: Mapping[str, bool]) -> dict[str, bool]:

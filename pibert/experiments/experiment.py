@@ -99,10 +99,20 @@ class ModelConfig:
     @property
     def learns_rollouts(self) -> bool:
         """Whether it is trained, by a loss that can be that of a rollout."""
+        return self.why_no_rollouts is None
+
+    @property
+    def why_no_rollouts(self) -> str | None:
+        """Why it cannot be trained on rollouts; None if it can."""
         kind = MODELS.get(self.name)
         if not isinstance(kind, type) or issubclass(kind, Reference):
-            return False
-        return getattr(kind, "objective", None) != "flow_matching"
+            return f"{self.name} is not trained by gradients"
+        if getattr(kind, "objective", None) == "flow_matching":
+            return (
+                f"{self.name} learns by flow matching, whose loss is that of a velocity between "
+                "noise and the next frame: no frame is predicted that could be fed back"
+            )
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,17 +155,24 @@ ROLLOUT_RATE = 1 / 8
 class RolloutTraining(FitConfig):
     """The stage after training on single steps: rollouts that grow longer.
 
-    The weights whose rollouts on the validation split have the least error are kept.
+    The weights whose rollouts on the validation split have the least error are kept; those of
+    single steps, if no epoch is better.
     """
 
     epochs: Count = 3
     learning_rate: NonNegative = ROLLOUT_RATE * FitConfig.learning_rate
     warmup_epochs: NonNegative = 0.15
     monitor: str = "reconstruction"
-    rollout: RolloutConfig = RolloutConfig(steps=8, first=2, curriculum_epochs=2)
+    rollout: RolloutConfig = RolloutConfig(steps=8, first=2, curriculum_epochs=2, recompute=True)
+    validation_steps: Annotated[int, Bounds(least=2)] = 20
+    """Calls of the model in the rollouts that decide which weights are kept; fewer if the
+    validation recordings are shorter than twice as many frames."""
+    shorten: bool = True
+    """Shorten the rollouts, or leave the stage out, where recordings are too short; otherwise they
+    are refused."""
 
     @classmethod
-    def after(cls, training: FitConfig, *, steps: int, epochs: int) -> Self:
+    def after(cls, training: FitConfig, *, steps: int, epochs: int, shorten: bool = True) -> Self:
         """The stage after a training: 2, 4 ... ``steps`` calls, each for as many epochs."""
         rate = ROLLOUT_RATE * training.learning_rate
         first = min(2, steps)
@@ -168,10 +185,12 @@ class RolloutTraining(FitConfig):
                 "min_learning_rate": min(rate, training.min_learning_rate),
                 "warmup_epochs": epochs / 20,
                 "validate_every": 1,
+                "shorten": shorten,
                 "rollout": RolloutConfig(
                     steps=steps,
                     first=first,
                     curriculum_epochs=round(epochs * (lengths - 1) / lengths),
+                    recompute=True,
                 ),
             }
         )

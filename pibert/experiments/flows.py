@@ -73,10 +73,10 @@ class Flows:
         index, start, stop = segment
         return (self.trajectories[index].num_frames if stop is None else stop) - start
 
-    def longest(self, subset: str) -> int:
+    def longest(self, subset: str | Sequence[Segment]) -> int:
         """Return the most consecutive frames of a subset without a gap in time; 0: it is empty."""
         longest = 0
-        for segment in getattr(self.split, subset):
+        for segment in getattr(self.split, subset) if isinstance(subset, str) else subset:
             trajectory = self.trajectories[segment.trajectory]
             for piece in split_at_gaps(segment, trajectory.time, trajectory.spec.dt):
                 longest = max(longest, self.length(piece))

@@ -8,6 +8,8 @@ Muon. The rest follows from the data, unless the user sets it:
     epochs      20, or as many as make 10,000 samples; the learning rate anneals fully
     batch size  64, or 32 if training sees fewer than 50,000 samples
     preset      base; small without a GPU
+    rollouts    a last stage on rollouts of 2, 4 and then 8 calls of the model: 3 epochs for every
+                20 of single steps, at an eighth of the learning rate
 """
 
 import math
@@ -21,13 +23,15 @@ from pibert import config
 from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints
 from pibert.data.wording import counted
-from pibert.experiments.experiment import Experiment
+from pibert.experiments.experiment import Experiment, RolloutTraining
 from pibert.experiments.flows import as_hints
 
 EPOCHS, SAMPLES = 20, 10_000
 """Least number of epochs, and of training samples, counted with repetition."""
 LARGE = 50_000
 """Samples from which batches of 64 are used."""
+ROLLOUT_EPOCHS = 3 / 20
+"""Epochs on rollouts for each one on single steps: they call the model 0.7 times as often."""
 
 
 def recipe_for(flows: Path, settings: Sequence[str]) -> tuple[Experiment, list[str]]:
@@ -72,7 +76,21 @@ def recipe_for(flows: Path, settings: Sequence[str]) -> tuple[Experiment, list[s
         notes.append(
             "no GPU found, so the small model is trained; the larger one: --set model.preset=base"
         )
-    return config.parse(Experiment, config.overridden(plain, chosen)), notes
+    experiment = config.parse(Experiment, config.overridden(plain, chosen))
+    asked = stated.rollout_training
+    if asked is None and ("rollout_training" in given or not stated.weights.supervised):
+        return experiment, notes
+    if asked is None and (why := experiment.model.why_no_rollouts):
+        notes.append(f"there is no stage on rollouts: {why}")
+        return experiment, notes
+    by_epochs = max(1, round(ROLLOUT_EPOCHS * epochs))
+    stage = RolloutTraining.after(
+        experiment.training,
+        steps=(asked or RolloutTraining()).rollout.steps,
+        epochs=asked.epochs if asked and "rollout_training.epochs" in given else by_epochs,
+    )
+    plain["rollout_training"] = config.as_plain(stage)
+    return config.parse(Experiment, config.overridden(plain, [*settings, *chosen])), notes
 
 
 def _prefixes(name: str) -> list[str]:

@@ -24,7 +24,7 @@ from torch import nn
 
 from pibert import config
 from pibert.data.dataset import BatchOrder, make_loader
-from pibert.experiments.assembly import Part, Setup, assemble
+from pibert.experiments.assembly import Part, Setup, TooShort, assemble
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.physics_notes import physics_notes
@@ -41,7 +41,12 @@ from pibert.experiments.run_folder import (
     refuse_other,
     versions,
 )
-from pibert.experiments.summary import describe_stage, one_flow_note, summarise
+from pibert.experiments.summary import (
+    describe_stage,
+    one_flow_note,
+    shorter_rollouts_note,
+    summarise,
+)
 from pibert.inference import read_model, save_model
 from pibert.models.references.simple import Reference
 from pibert.notes import warn
@@ -114,9 +119,16 @@ def _run_stages(
 
     Every stage is set up before anything is written, so that wrong settings cost nothing.
     """
-    rolls = stage == "train" and experiment.rollout_training is not None
-    last: Part = "rollouts" if rolls else stage
-    setup = assemble(experiment, flows, last, experiment.start)
+    last: Part = stage
+    if stage == "train" and experiment.rollout_training is not None:
+        last = "rollouts"
+    try:
+        setup = assemble(experiment, flows, last, experiment.start)
+    except TooShort as error:
+        last = stage
+        setup = assemble(experiment, flows, last, experiment.start)
+        if fabric.is_global_zero:
+            reporter.say(f"the stage on rollouts is left out: {error}")
 
     def begin(setup: Setup, folder: Path, stage: Stage) -> None:
         first_does(fabric, lambda: record(experiment, setup.facts, folder, stage, fabric))
@@ -127,7 +139,7 @@ def _run_stages(
             if (note := one_flow_note(setup.flows)) is not None and stage == "train":
                 reporter.say(str(note))
 
-    if rolls:
+    if last == "rollouts":
         single = replace(experiment, rollout_training=None)
         assemble(single, flows, "train", experiment.start)
         begin(setup, out, stage)
@@ -135,6 +147,8 @@ def _run_stages(
         setup = assemble(experiment, flows, last, str(out / TRAINING))
         if fabric.is_global_zero:
             reporter.describe([describe_stage(experiment, last, setup, fabric.device.type)])
+            if (shorter := shorter_rollouts_note(experiment, setup)) is not None:
+                reporter.say(str(shorter))
         return _fit(experiment, setup, out, stage, fabric, reporter)
     for note in physics_notes(experiment, setup.flows, stage):
         warn(note)
@@ -203,6 +217,8 @@ def _fit(
             save_best=_saver(experiment, setup, out, stage),
             best_exists=lambda: _is_readable(out),
             calls=setup.rollout.steps_at,
+            validation=setup.validation,
+            keeps_start=setup.validation is not None,
             reporter=reporter,
             fabric=fabric,
         )

@@ -205,9 +205,10 @@ def unfinished(folder: Path) -> str | None:
     if not all((folder / name).is_file() for name in ("config.json", FILE)):
         return None  # not a run, or one of a model fitted in closed form
     schedule = read_record(folder / "config.json").get("schedule") or {}
-    lines = [line for line in read_log(folder / FILE) if line.get("kind") == "epoch"]
+    log = read_log(folder / FILE)
+    lines = [line for line in log if line.get("kind") == "epoch"]
     epochs = _count(schedule, "epochs")
-    if not lines or epochs is None:
+    if not lines or epochs is None or log[-1].get("kind") == "stopped":
         return None
     done, best = lines[-1]["epoch"], _count(lines[-1], "best_epoch") or 0
     patience = _count(schedule, "patience")

@@ -44,11 +44,31 @@ def describe_stage(experiment: Experiment, stage: Part, setup: Setup, device: st
     samples = counted(len(setup.train), "sample")
     steps = setup.rollout.steps
     rolled = f" of up to {steps} calls of the model" if steps > 1 else ""
+    kept = ""
+    if setup.validation is not None and setup.valid is not None:
+        window = setup.valid.window
+        kept = (
+            f"; the weights with the least error over {counted(window.horizon, 'frame')} are kept, "
+            f"from {counted(len(setup.valid), 'validation start')}"
+        )
     return (
         f"{_STAGES[stage]}: {counted(plan.epochs, 'epoch')} of {samples}{rolled} in batches of "
         f"{plan.batch_size}; {_OPTIMIZERS[plan.optimizer]}, learning rate "
         f"{plan.learning_rate:g} falling to {plan.min_learning_rate:g}; on {device} in "
-        f"{experiment.hardware.precision}"
+        f"{experiment.hardware.precision}{kept}"
+    )
+
+
+def shorter_rollouts_note(experiment: Experiment, setup: Setup) -> Note | None:
+    """Return a note if the flows are too short for the rollouts that were asked for."""
+    asked = experiment.rollout_training
+    if asked is None or setup.rollout.steps == asked.rollout.steps:
+        return None
+    return Note(
+        "shorter-rollouts",
+        f"the flows are too short for rollouts of {asked.rollout.steps} calls of the model: "
+        f"training stops at {setup.rollout.steps}",
+        "use longer recordings",
     )
 
 

@@ -7,7 +7,13 @@ from pibert.inference.ensemble import Ensemble
 from pibert.inference.explanation import Explanation
 from pibert.inference.model_file import SavedModel, read_model, save_model, shipped_models
 from pibert.inference.ood import OODResult
-from pibert.inference.predictor import Prediction, PredictionIntervals, Predictor, load
+from pibert.inference.predictor import (
+    Prediction,
+    PredictionIntervals,
+    Predictor,
+    RolloutDiverged,
+    load,
+)
 from pibert.notes import InputWarning, Note
 
 __all__ = [
@@ -22,6 +28,7 @@ __all__ = [
     "Prediction",
     "PredictionIntervals",
     "Predictor",
+    "RolloutDiverged",
     "SavedModel",
     "calibrate",
     "load",

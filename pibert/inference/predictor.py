@@ -105,6 +105,13 @@ class Block:
     notes: tuple[Note, ...] = ()
 
 
+class RolloutDiverged(FloatingPointError):
+    """A rollout that is not finite any more."""
+
+    prediction: Prediction | None = None
+    """The frames before, of ``rollout`` and ``predict``; None if there are none."""
+
+
 class PredictionStream:
     """A rollout in progress, which ``Predictor.advance`` continues.
 
@@ -172,12 +179,12 @@ class PredictionStream:
         return (Note("divergence", text, remedy),)
 
 
-def _divergence_error(frames: Float[Tensor, "b t c y x"], start: int) -> FloatingPointError:
+def _divergence_error(frames: Float[Tensor, "b t c y x"], start: int) -> RolloutDiverged:
     bad = ~frames.isfinite().flatten(2).all(2)
     frame = int(bad.any(0).nonzero()[0])
     sample, done = int(bad[:, frame].nonzero()[0]), start + frame
     fewer = f"take at most {done} steps, or " if done else ""
-    return FloatingPointError(
+    return RolloutDiverged(
         f"expected finite predictions, found NaN or infinity in step {done + 1} (sample {sample}): "
         f"the rollout diverged; {fewer}check units and parameters of the input"
     )
@@ -322,8 +329,8 @@ class Predictor:
     ) -> Fields:
         """The next ``steps`` frames, (batch, steps, channel, y, x), each from those before it.
 
-        Arguments as for ``step``. FloatingPointError if it diverges; ``iterate`` gives the frames
-        before that.
+        Arguments as for ``step``. If it diverges, ``RolloutDiverged``, a FloatingPointError whose
+        ``prediction`` has the frames before that; ``iterate`` gives them one by one.
         """
         given = self.prepare(fields, parameters, mask, grid=grid)
         return cast(Fields, self.collect(self.stream(given, steps), warn).fields)
@@ -411,18 +418,26 @@ class Predictor:
         # Filled block by block: a list of blocks would take twice the memory.
         whole: dict[str, Tensor] = {}
         start = 0
-        for block in self.blocks(stream):
-            add(block.notes)
-            for name, part in (("frames", block.frames), ("half", block.half)):
-                if part is not None:
-                    if name not in whole:
-                        shape = (len(part), stream.steps or 0, *part.shape[2:])
-                        whole[name] = part.new_empty(shape)
-                    whole[name][:, start : stream.done] = part
-            start = stream.done
-        frames = whole["frames"]
-        block = Block(frames=frames, on_model=frames, half=whole.get("half"))
-        return stream.prediction(block, 0, notes)
+
+        def finished() -> Prediction:
+            made = {name: part[:, :start] for name, part in whole.items()}
+            frames, half = made["frames"], made.get("half")
+            return stream.prediction(Block(frames=frames, on_model=frames, half=half), 0, notes)
+
+        try:
+            for block in self.blocks(stream):
+                add(block.notes)
+                for name, part in (("frames", block.frames), ("half", block.half)):
+                    if part is not None:
+                        if name not in whole:
+                            shape = (len(part), stream.steps or 0, *part.shape[2:])
+                            whole[name] = part.new_empty(shape)
+                        whole[name][:, start : stream.done] = part
+                start = stream.done
+        except RolloutDiverged as error:
+            error.prediction = finished() if start else None
+            raise
+        return finished()
 
     def advance(self, streams: Sequence[PredictionStream]) -> list[Prediction | Exception]:
         """The next block of each rollout, in one call of the model, or the error of that rollout.

@@ -1,9 +1,10 @@
 """Learning curves of a run, plotted from its log.
 
 The log has one JSON object per line. Those of kind ``epoch`` have ``epoch``, ``learning_rate``, the
-means ``train`` and ``valid`` by quantity, and ``best`` where the validation has improved.
-Quantities with the same name before a slash (``auc/noise``, ``auc/shuffled``) share a panel. After
-a resume an epoch may be in the log twice: the later one counts.
+means ``train`` and ``valid`` by quantity, and ``best`` where the validation has improved. A stage
+on rollouts has the validation of the weights that it starts from in the line of kind ``start``,
+drawn as epoch 0. Quantities with the same name before a slash (``auc/noise``, ``auc/shuffled``)
+share a panel. After a resume an epoch may be in the log twice: the later one counts.
 """
 
 import itertools
@@ -54,8 +55,12 @@ def draw_curves(log: str | os.PathLike[str], picture: str | os.PathLike[str]) ->
 
 def read_epochs(log: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The records of the epochs in their order, the last one of each."""
-    records = (record for record in read_log(Path(log)) if record.get("kind") == "epoch")
-    latest = {record["epoch"]: record for record in records}
+    latest: dict[int, dict[str, Any]] = {}
+    for record in read_log(Path(log)):
+        if record.get("kind") == "epoch":
+            latest[record["epoch"]] = record
+        elif record.get("kind") == "start" and isinstance(record.get("valid"), dict):
+            latest[0] = {**record, "epoch": 0, "best": True}
     return [latest[epoch] for epoch in sorted(latest)]
 
 
@@ -156,6 +161,9 @@ def _headline(epochs: Sequence[dict[str, Any]], best: int | None) -> str:
     kept = next((e for e in epochs if e["epoch"] == best), None)
     if kept is not None:
         text += f"; best validation in epoch {best}"
+        if epochs[0]["epoch"] == 0:
+            text = f"rollouts: epoch {epochs[-1]['epoch']}; least error of validation rollouts in "
+            text += f"epoch {best}" if best else "epoch 0, before this stage"
         loss = _number(kept, "valid", "loss")
         text += f" (loss {loss:.4g})" if math.isfinite(loss) else ""
     return text

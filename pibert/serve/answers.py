@@ -91,10 +91,17 @@ def frame_block(answer: Answer, kind: str) -> tuple[bytes, bytes]:
     return (data, b"\n") if kind == JSON else (struct.pack("<I", len(data)), data)
 
 
-def frame_end(frames: int, kind: str) -> bytes:
-    """The end of a complete stream."""
+def frame_end(frames: int, kind: str, diverged: str | None = None) -> bytes:
+    """The end of a stream with all frames; ``diverged`` is a report that they left all bounds.
+
+    Blocks in npy carry no notes, so that their stream then ends with an error.
+    """
     if kind == JSON:
-        return as_json({"end": True, "frames": frames}) + b"\n"
+        note = {} if diverged is None else {"diverged": diverged}
+        return as_json({"end": True, "frames": frames, **note}) + b"\n"
+    if kind == NPY and diverged is not None:
+        text = f"all {frames} frames were sent, but {diverged}"
+        return frame_error(Refusal("diverged", text), kind)
     return struct.pack("<I", _END)
 
 

@@ -169,7 +169,7 @@ class Service:
                 data = await self._frame(block, done, kind)
                 done += _frames(block)
                 del block
-            yield frame_end(done, kind)
+            yield frame_end(done, kind, job.diverged)
         except Refusal as refusal:
             yield frame_error(refusal, kind)
 

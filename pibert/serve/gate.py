@@ -68,6 +68,7 @@ class Metrics:
 
         self.requests = add(Counter, "requests", "Requests.", "route", "method", "status")
         self.rejected = add(Counter, "rejected", "Refused requests.", "code")
+        self.diverged = add(Counter, "diverged", "Predictions that diverged.", "model")
         self.seconds = add(
             Histogram, "request_seconds", "Time per request.", "route", buckets=_SECONDS
         )

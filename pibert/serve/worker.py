@@ -54,6 +54,8 @@ class Job:
         """What the first block has besides its frames, until it is sent."""
         self.pending: list[Note] = []
         """Notes that the next block carries."""
+        self.diverged: str | None = None
+        """From which step on its frames are no flow, in words; None: they all are."""
         self.notes = Notes(on_new=self.pending.append)
         self._loop = asyncio.get_running_loop()
 
@@ -237,7 +239,9 @@ class Worker(threading.Thread):
                 continue
             if stream.is_done:
                 self._forget(job)
-            job.notes.extend(block.notes)
+            for note in job.notes.extend(block.notes):
+                if note.code == "divergence":
+                    self._report_divergence(job, str(note))
             self._send(job, answer_of(block, is_first=job.first is not None))
 
     def _start(self, job: Job) -> None:
@@ -277,9 +281,18 @@ class Worker(threading.Thread):
             job.unread += 1
         job.put(Answer(arrays, facts))
 
+    def _report_divergence(self, job: Job, text: str) -> None:
+        """Log and count a rollout that diverges, once."""
+        if job.diverged is None:
+            job.diverged = text
+            self._metrics.diverged.labels(self.served.name).inc()
+            _log.warning("model %s: %s", self.served.name, text)
+
     def _fail(self, job: Job, error: Exception) -> None:
         self._forget(job)
         job.stream = None
+        if isinstance(error, FloatingPointError):
+            self._report_divergence(job, str(error))
         if not isinstance(error, ValueError | FloatingPointError | Refusal):
             _log.error("model %s", self.served.name, exc_info=error)
         job.put(error)

@@ -156,7 +156,8 @@ class Checkpoints:
             ValueError: They are missing, and the state has others.
             OSError: They could not be written again.
         """
-        is_missing = progress.best_epoch > 0 and self.processes.is_first and not exists()
+        has_best = progress.best_epoch > 0 or progress.best_value is not None
+        is_missing = has_best and self.processes.is_first and not exists()
         if not self.processes.agree([is_missing])[0]:
             return
         if progress.best_epoch == progress.epoch and progress.step == 0:

@@ -12,8 +12,10 @@ state and, on a CPU, ends with bit-identical weights: the order of the samples, 
 (``pibert.sample_rng``), dropout and learning rate are functions of seed and step, and everything
 else is in the state (``training/state.py``).
 
-Validation uses the objective of the last epoch, so that the values of a curriculum are comparable,
-and the random numbers of epoch 0, the same every time.
+Validation uses one objective for all epochs, that of the last one unless another is given, so that
+the values of a curriculum are comparable, and the random numbers of epoch 0, the same every time.
+A stage that continues another (``keeps_start``) validates the weights it starts from too, and keeps
+them unless an epoch is better.
 """
 
 import math
@@ -74,6 +76,8 @@ def fit(
     save_best: SaveBest | None = None,
     best_exists: Callable[[], bool] | None = None,
     calls: Callable[[int], int] = lambda epoch: 1,
+    validation: Objective | None = None,
+    keeps_start: bool = False,
     reporter: Reporter | None = None,
     fabric: Any = None,
 ) -> Fitted:
@@ -97,6 +101,9 @@ def fit(
             process when a run is resumed. If not, it is written again, provided the state still
             has the weights.
         calls: Calls of the model for a sample in every epoch, for the log.
+        validation: The objective of validation; that of the last epoch if not given.
+        keeps_start: Whether the weights it starts from are kept unless an epoch is better. A loss
+            that is not finite then ends the training with a note.
         reporter: Receives the progress, in the first process.
         fabric: From ``launch``, if the caller has launched the processes.
 
@@ -130,12 +137,16 @@ def fit(
             signals=signals,
             save_best=save_best,
         )
-        validation = objectives(config.epochs - 1)
+        validation = validation or objectives(config.epochs - 1)
         try:
-            resumed_from = run.resume(validation, best_exists)
+            resumed_from = run.resume(validation, best_exists, keeps_start=keeps_start)
             while not run.is_finished:
                 run.train_epoch(objectives(run.progress.epoch))
                 run.close_epoch(validation, calls(run.progress.epoch))
+        except FloatingPointError as error:
+            if not keeps_start or valid is None:
+                raise
+            run.stop_with(error)
         finally:
             run.close()
     done = run.progress
@@ -146,6 +157,7 @@ def fit(
         steps=done.total,
         stopped_early=done.epoch < config.epochs,
         resumed_from=resumed_from,
+        start_metrics=done.start_metrics,
     )
 
 
@@ -249,14 +261,23 @@ class Run:
 
     # The start
 
-    def resume(self, validation: Objective, best_exists: Callable[[], bool] | None) -> int | None:
+    def resume(
+        self,
+        validation: Objective,
+        best_exists: Callable[[], bool] | None,
+        *,
+        keeps_start: bool = False,
+    ) -> int | None:
         """Restore the state of the folder, if it has one; returns its step."""
         stored = self.checkpoints.load(self.logs)
-        self.progress = done = stored or Progress()
+        self.progress = stored or Progress()
         if stored is None:
             self._check_monitor(validation)
+            if keeps_start and self.validation is not None:
+                self._keep_start(validation)
         elif best_exists is not None:
-            self.checkpoints.restore_best(done, best_exists)
+            self.checkpoints.restore_best(self.progress, best_exists)
+        done = self.progress
         if self.config.warmup_epochs > self.config.epochs and not self.is_finished:
             self.reporter.say(
                 f"warmup_epochs = {self.config.warmup_epochs:g} is more than epochs = "
@@ -265,11 +286,14 @@ class Run:
             )
         if self.processes.is_first:
             total = self.config.epochs * self.order.steps_per_epoch
-            start = {
+            start: dict[str, Any] = {
                 "samples_per_epoch": self.order.num_samples,
                 "steps_per_epoch": self.order.steps_per_epoch,
                 "total_steps": total,
+                "monitor": self.config.monitor,
             }
+            if done.start_metrics:
+                start["valid"] = done.start_metrics
             self.journal.open(start, epochs=done.epoch, step=done.total)
             self.reporter.start(total, done.total)
             if stored is not None and self.is_finished:
@@ -280,6 +304,21 @@ class Run:
                 self.reporter.say(f"{self.folder}: resumed after step {done.total} of {total}")
         self.began = time.perf_counter()
         return None if stored is None else done.total
+
+    def _keep_start(self, validation: Objective) -> None:
+        """Validate the weights before the first epoch, and keep them as the best so far."""
+        valid = self._validate(validation)
+        self.progress = replace(self.progress, start_metrics=valid)
+        kept = self.checkpoints.keep_best(self.progress, valid, 0, self._monitored(valid))
+        if kept is None:
+            self._interrupt(is_saved=False)
+        self.progress = kept
+
+    def stop_with(self, error: FloatingPointError) -> None:
+        """End the training; the best weights so far are kept."""
+        self.reporter.say(f"the stage ends early, with the best weights so far: {error}")
+        if self.processes.is_first:
+            self.journal.write({"kind": "stopped", "why": str(error)})
 
     def _check_monitor(self, objective: Objective) -> None:
         """Check that validation has the value to monitor before hours of training.

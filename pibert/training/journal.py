@@ -1,6 +1,7 @@
 """The log of a run: means of logged values, a JSON line per epoch, TensorBoard, reporters.
 
-``log.jsonl`` has a first line of kind "start" and a line of kind "epoch" for every epoch:
+``log.jsonl`` has a first line of kind "start" and a line of kind "epoch" for every epoch (and one
+of kind "stopped" if a stage ended before its last epoch, with the reason):
 
     {"kind": "epoch", "epoch": 1, "step": 57, "learning_rate": 1.7e-05, "train": {"loss": ...},
      "valid": {"loss": ...}, "best": true, "seconds": 0.6, "samples_per_second": 24000.0}
@@ -141,6 +142,7 @@ class Journal:
         """Keep the lines up to a number of epochs; start a new log if there are none."""
         remove_leftovers(self._path)
         lines = read_log(self._path) if step and self._path.exists() else []
+        lines = [line for line in lines if line.get("kind") != "stopped"]
         kept = [line for line in lines if line.get("epoch", 0) in range(epochs + 1)]
         if missing := epochs - len({line["epoch"] for line in kept if "epoch" in line}):
             self._say(
@@ -170,7 +172,7 @@ class Journal:
             self._append(_line(record).encode())
         except OSError as error:
             self._report(self._path, error)
-        if self._board is None:
+        if self._board is None or record["kind"] != "epoch":
             return
         try:
             for split in ("train", "valid"):

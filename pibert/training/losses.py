@@ -28,7 +28,7 @@ sample.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -150,6 +150,18 @@ class LossScales:
 def reconstruction(prediction: State, target: State, known: Known | None = None) -> Scalar:
     """Mean squared error of standardised fields."""
     return mean_over_points(_squared_error(prediction, target, known), known)
+
+
+def frame_errors(
+    prediction: Float[Tensor, "b s c y x"],
+    target: Float[Tensor, "b s c y x"],
+    known: Bool[Tensor, "b s y x"],
+    scales: LossScales,
+) -> Float[Tensor, "b s"]:
+    """The reconstruction error of every frame; points inside the body do not count."""
+    known = cast(Tensor, scales.fluid(known, target.device))
+    points = known.sum((-2, -1)).clamp(min=1)
+    return _squared_error(prediction, target, known).sum((-2, -1)) / points
 
 
 def persistence(

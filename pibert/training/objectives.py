@@ -11,7 +11,8 @@ pieces, weighted by their number of samples, add up to that of the whole.
 L_sup is the loss of one call of the model or of a rollout. In a "full" rollout every predicted
 frame counts and gradients flow through all calls; with "pushforward" the frames of the last call
 count, and the calls before it give no gradient (Brandstetter, Worrall, Welling, "Message passing
-neural PDE solvers", 2022). Masked physics prediction hides points of a field, and the model
+neural PDE solvers", 2022). A rollout that runs away keeps a finite loss: frames are fed back within
+100 standard deviations. Masked physics prediction hides points of a field, and the model
 reconstructs them:
 
     L_mpp = mean over hidden points and channels of (g - x)^2 + lambda mean over points of (D g)^2
@@ -48,6 +49,7 @@ from pibert.training.losses import (
     LossScales,
     LossWeights,
     divergence,
+    frame_errors,
     persistence,
     reconstruction,
     total_loss,
@@ -57,6 +59,11 @@ Objective = Callable[[nn.Module, Batch], tuple[Tensor, dict[str, Tensor]]]
 """(model, batch) -> (loss, logs); logs are detached numbers by name, the loss under "loss"."""
 
 Mode = Literal["full", "pushforward"]
+FED_BACK = 100.0
+"""Standard deviations within which predictions are fed back in training."""
+LARGEST_ERROR = 10.0
+"""Of a frame in a validation rollout; that of a flow without any relation to the truth is about 2.
+So a few rollouts that run away do not hide what happens to the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +151,30 @@ def supervised(
     return objective
 
 
+def free_rollout(scales: LossScales, steps: int) -> Objective:
+    """The error of rollouts in validation: the mean over all frames of ``steps`` calls.
+
+    A frame counts with at most ``LARGEST_ERROR``, also if it is not finite. The log has the error
+    as ``reconstruction``, that of the first call as ``first_step``, and that of persistence.
+    """
+
+    def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        prediction, _ = roll_out(model, batch, steps)
+        count = prediction.shape[1]
+        target, known = batch.y[:, :count], batch.target_mask[:, :count]
+        errors = frame_errors(prediction, target, known, scales)
+        errors = errors.nan_to_num(nan=LARGEST_ERROR).clamp(max=LARGEST_ERROR)
+        loss = errors.mean()
+        return loss, {
+            "loss": loss.detach(),
+            "reconstruction": loss.detach(),
+            "persistence": persistence(batch.x, target, known, scales).detach(),
+            "first_step": errors[:, : count // steps].mean().detach(),
+        }
+
+    return objective
+
+
 def noisy(batch: Batch, std: float) -> Batch:
     """The batch with noise on the known points of its input, from the seeds of the samples."""
     noise = sample_rng.normal(batch.seeds, "input noise", *batch.x.shape[1:]).to(batch.x.dtype)
@@ -160,7 +191,8 @@ def roll_out(
     for step in range(steps):
         counts = mode == "full" or step == steps - 1
         with torch.set_grad_enabled(counts and torch.is_grad_enabled()):
-            predictions.append(rollout.advance(call(rollout.x, batch.parameters, batch.mask)))
+            x = rollout.x.nan_to_num().clamp(-FED_BACK, FED_BACK) if step else rollout.x
+            predictions.append(rollout.advance(call(x, batch.parameters, batch.mask)))
     horizon = predictions[0].shape[1]
     if horizon * steps > batch.y.shape[1]:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Settings of a training run: the schedule and the hardware; and its result."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pibert.config import Bounds, Count, NonNegative, NonNegativeInt, check
@@ -85,7 +85,7 @@ class Fitted:
     metrics: Mapping[str, float]
     """Validation values of the best epoch; those of training without validation."""
     best_epoch: int
-    """The first is 1; 0: no epoch had a finite value."""
+    """The first is 1; 0: none was better than the start, or none had a finite value."""
     epochs: int
     """Epochs done."""
     steps: int
@@ -94,3 +94,5 @@ class Fitted:
     """Whether patience ran out."""
     resumed_from: int | None
     """The step that the run was resumed from, if it was."""
+    start_metrics: Mapping[str, float] = field(default_factory=dict)
+    """Validation values of the weights that it started from, if they were a candidate."""

@@ -53,6 +53,8 @@ class Progress:
     best_value: float | None = None
     """The best validation value so far."""
     best_metrics: dict[str, Any] = field(default_factory=dict)
+    start_metrics: dict[str, Any] = field(default_factory=dict)
+    """Validation values before the first epoch, of a stage that continues another."""
     seconds: float = 0.0
     """Time spent in the current epoch."""
     logs: list = field(default_factory=list)

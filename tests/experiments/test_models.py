@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,20 @@ import pibert
 from pibert.data.format import write
 from pibert.data.splits import Shares
 from pibert.experiments import Experiment, run
-from pibert.experiments.experiment import DataConfig, ModelConfig, Pretraining, Weights
+from pibert.experiments.experiment import (
+    DataConfig,
+    ModelConfig,
+    Pretraining,
+    RolloutTraining,
+    Weights,
+)
 from pibert.experiments.flows import Flows, prepare
 from pibert.fields import Trajectory
 from pibert.models import MODELS
 from pibert.models.references.simple import Reference
 from pibert.training.engine import FitConfig, Hardware
 from pibert.training.journal import read_log
+from pibert.training.objectives import RolloutConfig
 from tests.data.helpers import make_trajectory
 from tests.helpers import TINY_OPTIONS
 
@@ -83,10 +91,23 @@ def check_it_steps(folder: Path, flows: Flows) -> None:
 def test_a_model_is_trained_and_steps(
     name: str, data: tuple[DataConfig, Flows], tmp_path: Path
 ) -> None:
-    finished = run(experiment_of(data, name), tmp_path / "run", flows=data[1])
-    assert finished.fitted.steps == 3  # 3 trajectories of 6 windows, in batches of 6
-    check_it_steps(tmp_path / "run", data[1])
-    (line,) = [own for own in read_log(tmp_path / "run" / "log.jsonl") if own["kind"] == "epoch"]
+    """On single steps, then on rollouts of three calls; flow matching has no such stage."""
+    experiment, folder = experiment_of(data, name), tmp_path / "run"
+    if name != "fourierflow":
+        like = experiment.training
+        stage = RolloutTraining.after(like, steps=3, epochs=1)
+        stage = replace(stage, rollout=RolloutConfig(steps=3, recompute=True, noise=0.01))
+        experiment = replace(experiment, rollout_training=stage)
+    finished = run(experiment, folder, flows=data[1])
+    check_it_steps(folder, data[1])
+    if name != "fourierflow":
+        *_, last = read_log(folder / "log.jsonl")
+        assert (last["calls"], last["step"]) == (3, 2)  # 3 trajectories of 4 windows
+        assert 0 < last["valid"]["first_step"] < last["valid"]["reconstruction"]
+        assert finished.fitted.start_metrics["reconstruction"] < 10
+        folder = folder / "training"
+    (line,) = [own for own in read_log(folder / "log.jsonl") if own["kind"] == "epoch"]
+    assert line["step"] == 3  # 3 trajectories of 6 windows, in batches of 6
     logged = set(line["train"]) | set(line["valid"])
     assert math.isfinite(line["valid"]["reconstruction"])
     assert bool(PHYSICS & logged) is (name == "pibert")

@@ -31,6 +31,22 @@ def test_the_recipe_is_the_one_that_won(tmp_path: Path) -> None:
     assert len(notes) == 1 and "no GPU" in notes[0]
 
 
+def test_the_recipe_ends_with_rollouts_unless_switched_off(tmp_path: Path) -> None:
+    path = recording(tmp_path, trajectories=6, frames=20)
+    stage = recipe_for(path, [])[0].rollout_training
+    epochs = recipe_for(path, [])[0].training.epochs
+    assert stage is not None and stage.learning_rate == 4e-3 / 8 and stage.rollout.recompute
+    lengths = [stage.rollout.steps_at(epoch) for epoch in range(stage.epochs)]
+    assert stage.epochs == round(3 * epochs / 20) and sorted(set(lengths)) == [2, 4, 8]
+    assert 0.6 * epochs < stage.calls < 0.8 * epochs
+    settings = ["rollout_training.rollout.steps=16", "rollout_training.epochs=4"]
+    longer = recipe_for(path, settings)[0].rollout_training
+    assert longer is not None and [longer.rollout.steps_at(n) for n in range(4)] == [2, 4, 8, 16]
+    assert recipe_for(path, ["rollout_training=none"])[0].rollout_training is None
+    flow, notes = recipe_for(path, ["model.name=fourierflow"])
+    assert flow.rollout_training is None and "flow matching" in notes[-1]
+
+
 def test_too_few_trajectories_are_split_in_time_and_that_is_reported(tmp_path: Path) -> None:
     experiment, notes = recipe_for(recording(tmp_path, trajectories=1, frames=150), [])
     assert (experiment.data.split, experiment.data.guard) == ("time", 3)

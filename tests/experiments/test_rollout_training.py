@@ -1,22 +1,32 @@
 """Training on rollouts: a stage after training on single steps, really trained."""
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import pibert
 from pibert.comparison.plan import Job, experiment_of
+from pibert.data.format import write
+from pibert.data.splits import Shares
 from pibert.experiments import Experiment, Finished, resume, run
 from pibert.experiments.experiment import DataConfig, ModelConfig, RolloutTraining
-from pibert.experiments.run_folder import curves_of
+from pibert.experiments.run_folder import curves_of, unfinished
+from pibert.training.engine import Silent
+from pibert.training.journal import read_log
 from pibert.training.objectives import RolloutConfig
 from pibert.training.settings import FitConfig
 from tests.comparison.setups import candidate, comparison_of
+from tests.data.helpers import make_trajectory
 from tests.helpers import refused
 
 STAGE = RolloutTraining(
@@ -88,11 +98,114 @@ def test_a_run_that_was_stopped_in_any_stage_ends_with_the_same_weights(
     assert same(whole.folder, stopped)
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pibert.experiments import run
+from pibert.training.engine import Silent
+from tests.experiments.test_rollout_training import EXPERIMENT, STAGE, replace
+
+class Killer(Silent):
+    def step(self, done, loss):
+        if done == 7 and (Path(sys.argv[1]) / "log.jsonl").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+run(replace(EXPERIMENT, rollout_training=replace(STAGE, checkpoint_minutes=0.0)), sys.argv[1],
+    reporter=Killer())
+"""
+
+
+def test_a_process_killed_within_the_stage_resumes_to_identical_weights(
+    whole: Finished, tmp_path: Path
+) -> None:
+    """Every step is saved; the process dies in the second epoch, of longer rollouts."""
+    code = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "run"], timeout=300).returncode
+    assert code == -signal.SIGKILL
+    epochs = [line for line in read_log(tmp_path / "run" / "log.jsonl") if "epoch" in line]
+    assert len(epochs) == 1
+    finished = resume(tmp_path / "run")
+    assert finished.fitted.resumed_from == 6 and finished.fitted.start_metrics
+    for name in ("model", "state"):
+        a, b = (
+            load_file(folder / f"{name}.safetensors") for folder in (whole.folder, tmp_path / "run")
+        )
+        assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_weights_of_single_steps_are_kept_if_no_rollout_is_better(tmp_path: Path) -> None:
+    idle = replace(STAGE, epochs=1, learning_rate=0.0, min_learning_rate=0.0)
+    finished = run(replace(EXPERIMENT, rollout_training=idle), tmp_path / "run")
+    assert finished.best_epoch == 0 and finished.metrics == finished.fitted.start_metrics
+    assert same(tmp_path / "run", tmp_path / "run" / "training")
+    assert unfinished(tmp_path / "run") is None
+
+
+def test_the_log_has_the_error_before_and_after_the_stage(whole: Finished) -> None:
+    start, *epochs = read_log(whole.folder / "log.jsonl")
+    assert start["monitor"] == "reconstruction" and start["valid"] == whole.fitted.start_metrics
+    values = [start["valid"]["reconstruction"], *(line["valid"]["loss"] for line in epochs)]
+    assert whole.best_epoch == values.index(min(values)) > 0
+    assert whole.metrics["reconstruction"] == min(values)
+
+
 def test_flows_that_are_too_short_for_the_rollouts_cost_nothing(tmp_path: Path) -> None:
-    long = replace(STAGE, rollout=RolloutConfig(steps=9))
-    with refused("10 frames", "rollout_training.rollout.steps is 9"):
+    long = replace(STAGE, rollout=RolloutConfig(steps=9), shorten=False)
+    with refused("10 frames", "rollout_training.rollout.steps is 9", "at most 6"):
         run(replace(EXPERIMENT, rollout_training=long), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def with_gaps(folder: Path, *, lengths: Sequence[int]) -> DataConfig:
+    """Flows whose time jumps after each of the lengths."""
+    time = torch.arange(float(sum(lengths)))
+    for end in itertools.accumulate(lengths[:-1]):
+        time[end:] += 7
+    flows = [
+        make_trajectory(f"f{n}", len(time), time=0.05 * time.double(), seed=n) for n in range(4)
+    ]
+    write(folder / "flows.h5", flows)
+    return DataConfig(path=str(folder / "flows.h5"), shares=Shares(train=0.5, valid=0.25))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "steps", "words"),
+    [((5, 3, 5), 4, "too short for rollouts of 8"), ((2, 2, 2), 0, "left out"), ((9,), 8, "")],
+)
+def test_rollouts_are_as_long_as_recordings_without_gaps_allow(
+    tmp_path: Path, lengths: tuple[int, ...], steps: int, words: str
+) -> None:
+    stage = replace(STAGE, epochs=1, batch_size=64, rollout=RolloutConfig(steps=8))
+    experiment = replace(
+        EXPERIMENT, data=with_gaps(tmp_path, lengths=lengths), rollout_training=stage
+    )
+    notes = Notes()
+    run(experiment, tmp_path / "run", reporter=notes)
+    epochs = [line for line in read_log(tmp_path / "run" / "log.jsonl") if "epoch" in line]
+    found = [note for note in notes.notes if "rollouts" in note]
+    assert [line["calls"] for line in epochs] == [steps or 1]
+    assert (tmp_path / "run" / "training").exists() is bool(steps)
+    assert words in found[0] if words else not found
+    if steps:  # two flows, and one window in each stretch that is long enough
+        (start, *_) = read_log(tmp_path / "run" / "log.jsonl")
+        assert start["samples_per_epoch"] == 2 * sum(n > steps for n in lengths)
+
+
+def test_a_stage_whose_loss_is_not_finite_keeps_the_weights_before(tmp_path: Path) -> None:
+    notes, wild = Notes(), replace(STAGE, learning_rate=1e30, clip=None, optimizer="adamw")
+    finished = run(replace(EXPERIMENT, rollout_training=wild), tmp_path / "run", reporter=notes)
+    assert any("ends early" in note for note in notes.notes)
+    assert finished.best_epoch == 0 and same(tmp_path / "run", tmp_path / "run" / "training")
+    assert unfinished(tmp_path / "run") is None
+    again = run(replace(EXPERIMENT, rollout_training=wild), tmp_path / "run")
+    assert again.best_epoch == 0
 
 
 @pytest.mark.parametrize("name", ["persistence", "fourierflow"])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import pibert
 from pibert.fields import Normalizer, Parameter
-from pibert.inference import InputWarning, Predictor, save_model
+from pibert.inference import InputWarning, Predictor, RolloutDiverged, save_model
 from pibert.models.pibert import PIBERT
 from tests.helpers import assert_close, refused, tiny_model, tiny_spec
 from tests.inference.small import NORMALIZER, SHAPE, frames, make_runaway, predictor
@@ -203,9 +203,12 @@ def test_filling_keeps_known_values_bit_for_bit_and_uses_the_head_elsewhere() ->
 def test_a_rollout_that_diverges_stops_with_the_step() -> None:
     predict, x = predictor(horizon=2), frames(2)
     make_runaway(predict.model, 1e15)  # overflows float32 in the third call
-    overflow = pytest.raises(FloatingPointError, match=r"step 5 \(sample 0\).*at most 4 steps")
-    with pytest.warns(InputWarning, match="from step 1 on.*check units"), overflow:
+    overflow = pytest.raises(RolloutDiverged, match=r"step 5 \(sample 0\).*at most 4 steps")
+    with pytest.warns(InputWarning, match="from step 1 on.*check units"), overflow as raised:
         predict.rollout(x, 10)
+    kept = raised.value.prediction
+    assert kept is not None and kept.fields.shape[:2] == (2, 4)
+    assert bool(kept.fields.isfinite().all())
     with pytest.warns(InputWarning):
         blocks = predict.iterate(x, 10)
         assert all(torch.isfinite(next(blocks)).all() for _ in range(2))

@@ -179,6 +179,9 @@ def test_a_failed_stream_ends_with_the_error():
     text = b'{"error":{"code":"diverged","message":"no"}}'
     assert frame_error(refusal, JSON) == text + b"\n"
     assert frame_error(refusal, NPY) == b"\xff\xff\xff\xff" + bytes([len(text), 0, 0, 0]) + text
+    assert frame_end(3, JSON, "it left") == b'{"end":true,"frames":3,"diverged":"it left"}\n'
+    assert b"all 3 frames were sent, but it left" in frame_end(3, NPY, "it left")
+    assert frame_end(3, SAFETENSORS, "it left") == bytes(4)
     assert frame_end(3, NPY) == bytes(4)
     length, block = frame_block(Answer({"prediction": FIELDS}), NPY)
     assert len(length) == 4 and int.from_bytes(length, "little") == len(block)

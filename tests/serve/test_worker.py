@@ -111,6 +111,27 @@ def test_a_diverging_rollout_ends_alone_and_names_the_step(worker: Worker, joint
     np.testing.assert_allclose(first, sound, atol=1e-3)
     assert isinstance(diverged, Refusal) and diverged.code == "diverged"
     assert "in step 2" in diverged.message and "at most 1 steps" in diverged.message
+    assert b'pibert_diverged_total{model="wake"} 1.0' in worker._metrics.text()
+
+
+def test_a_rollout_far_from_the_training_data_is_logged_and_counted_once(
+    worker: Worker, joint: Predictor, caplog: pytest.LogCaptureFixture
+):
+    assert worker.is_warm.wait(PATIENCE)
+    hook = joint.model.register_forward_hook(lambda module, inputs, output: 30 + 0 * output)
+    job: Job | None = None
+
+    async def run() -> None:
+        nonlocal job
+        job = Job(rollout(seed=1))
+        worker.submit(job)
+        await read(worker, job)
+
+    asyncio.run(run())
+    hook.remove()
+    assert job is not None and "from step 1 on" in str(job.diverged)
+    assert b'pibert_diverged_total{model="wake"} 1.0' in worker._metrics.text()
+    assert caplog.text.count("the rollout diverges") == 1
 
 
 def test_a_fault_of_the_model_does_not_end_the_thread(worker: Worker, joint: Predictor):

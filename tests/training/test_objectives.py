@@ -7,11 +7,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pibert.experiments.experiment import ModelConfig
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer
 from pibert.training import losses
 from pibert.training.losses import LossScales, LossWeights
-from pibert.training.objectives import Mode, Objective, RolloutConfig, supervised, weighted
-from tests.helpers import randomise, refused, tiny_model, tiny_spec
+from pibert.training.objectives import (
+    LARGEST_ERROR,
+    Mode,
+    Objective,
+    RolloutConfig,
+    free_rollout,
+    supervised,
+    weighted,
+)
+from tests.helpers import TINY_OPTIONS, randomise, refused, tiny_model, tiny_spec
 from tests.training.setups import assert_pieces_add_up, batch_of, draw
 
 WEIGHTS = LossWeights(reg=0.5, div=2.0, lap=3.0, bnd=0.7)
@@ -33,13 +42,19 @@ class Mixer(nn.Module):
         return torch.tanh(torch.einsum("kc,bcyx->bkyx", self.weight, x)) + 0.1
 
 
-def make_batch(size: int = 3, history: int = 1, frames: int = 1, channels: int = 2) -> Batch:
+def make_batch(
+    size: int = 3,
+    history: int = 1,
+    frames: int = 1,
+    channels: int = 2,
+    shape: tuple[int, int] = SHAPE,
+) -> Batch:
     """Samples with different numbers of unknown points, one of them without a known target."""
     thresholds = torch.linspace(-2.5, -0.5, size)
-    mask = draw(size, *SHAPE, seed=1) > thresholds.view(-1, 1, 1)
-    target_mask = draw(size, frames, *SHAPE, seed=2) > thresholds.view(-1, 1, 1, 1)
+    mask = draw(size, *shape, seed=1) > thresholds.view(-1, 1, 1)
+    target_mask = draw(size, frames, *shape, seed=2) > thresholds.view(-1, 1, 1, 1)
     target_mask[-1] = False
-    x, y = draw(size, history * 2, *SHAPE, seed=3), draw(size, frames, channels, *SHAPE, seed=4)
+    x, y = draw(size, history * 2, *shape, seed=3), draw(size, frames, channels, *shape, seed=4)
     return batch_of(x, y, mask, target_mask)
 
 
@@ -155,6 +170,105 @@ def test_activations_that_are_computed_again_give_the_same_gradient(
     assert found[0] and len(found[0]) == len(found[1])
     for kept, computed in zip(*found, strict=True):
         torch.testing.assert_close(computed, kept)
+
+
+LEARNERS = [
+    name
+    for name in TINY_OPTIONS
+    if ModelConfig(name=name).learns_rollouts and name not in ("neuraloperator", "pibert")
+]
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_model_is_unrolled_over_a_history_and_several_frames_a_call(name: str) -> None:
+    """The gradient of two calls reaches the weights, and is the same when they are recomputed."""
+    torch.manual_seed(0)
+    model = tiny_model(name, spec=tiny_spec((16, 16)), history=2, horizon=2).double().train()
+    batch = make_batch(2, history=2, frames=4, shape=(16, 16))
+    found = []
+    for recompute in (False, True):
+        model.zero_grad()
+        config = RolloutConfig(steps=2, recompute=recompute)
+        torch.manual_seed(1)
+        loss, _ = supervised(SCALES, LossWeights(), config)(model, batch)
+        loss.backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert any(bool(gradient.any()) for gradient in found[0])
+    for kept, computed in zip(*found, strict=True):
+        torch.testing.assert_close(computed, kept)
+
+
+def kept_for_the_gradient(steps: int, *, recompute: bool) -> int:
+    """Most bytes that a rollout and its gradient keep at once, apart from the weights."""
+    model = tiny_model("unet", spec=tiny_spec((16, 16))).double().train()
+    batch = make_batch(2, frames=steps, shape=(16, 16))
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    alive: dict[int, tuple[int, int]] = {}
+    most = 0
+
+    class Kept:
+        def __init__(self, tensor: Tensor) -> None:
+            nonlocal most
+            self.tensor, storage = tensor, tensor.untyped_storage()
+            self.key = storage.data_ptr()
+            if self.key not in weights:
+                count, size = alive.get(self.key, (0, storage.nbytes()))
+                alive[self.key] = (count + 1, size)
+            most = max(most, sum(size for _, size in alive.values()))
+
+        def __del__(self) -> None:
+            if self.key in alive:
+                count, size = alive.pop(self.key)
+                if count > 1:
+                    alive[self.key] = (count - 1, size)
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        config = RolloutConfig(steps=steps, recompute=recompute)
+        loss, _ = supervised(SCALES, LossWeights(), config)(model, batch)
+        loss.backward()
+    return most
+
+
+def test_recomputed_rollouts_of_eight_calls_take_about_the_memory_of_one() -> None:
+    one = kept_for_the_gradient(1, recompute=False)
+    assert kept_for_the_gradient(8, recompute=False) > 7 * one
+    assert kept_for_the_gradient(8, recompute=True) < 1.5 * one
+
+
+def test_a_rollout_that_runs_away_has_a_finite_loss_and_gradient() -> None:
+    class Explosion(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.tensor(1e6, dtype=torch.float64))
+
+        def forward(self, x: Tensor, parameters: Tensor, mask: Tensor) -> Tensor:
+            return self.factor * x
+
+    model, batch = Explosion(), make_batch(2, frames=8)
+    batch = replace(batch, target_mask=torch.ones_like(batch.target_mask))
+    loss, _ = supervised(SCALES, LossWeights(), RolloutConfig(steps=8))(model, batch)
+    loss.backward()
+    slope = model.factor.grad
+    assert slope is not None and bool(loss.isfinite()) and bool(slope.isfinite()) and slope > 0
+    _, logs = free_rollout(SCALES, 8)(model.eval(), batch)
+    assert logs["reconstruction"] == LARGEST_ERROR
+
+
+def test_a_validation_rollout_is_the_mean_error_of_its_frames() -> None:
+    """A model that adds one to every frame; the truth stays zero."""
+
+    class Counter(nn.Module):
+        def forward(self, x: Tensor, parameters: Tensor, mask: Tensor) -> Tensor:
+            return x + 1
+
+    batch = make_batch(2, frames=4)
+    mask, target_mask = torch.ones_like(batch.mask), torch.ones_like(batch.target_mask)
+    x, y = torch.zeros_like(batch.x), torch.zeros_like(batch.y)
+    batch = replace(batch, x=x, y=y, mask=mask, target_mask=target_mask)
+    loss, logs = free_rollout(SCALES, 4)(Counter().eval(), batch)
+    # Squares 1, 4, 9 and 16, the last of which counts with the largest error.
+    assert loss == pytest.approx((1 + 4 + 9 + LARGEST_ERROR) / 4)
+    assert logs["first_step"] == pytest.approx(1.0) and logs["persistence"] == 0
 
 
 def test_the_curriculum_doubles_the_steps() -> None:

@@ -66,7 +66,7 @@ def ranking(rows: Iterable[Row]) -> list[dict[str, Any]]:
 def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
     """Return the rows of one data set, and the method of their intervals."""
     first = next(iter(scores.values()))
-    weights, sequence_weights, method = _weights(first)
+    weights, sequence_weights, method = row_weights(first)
     by_job: dict[Job, list[Row]] = {job: [] for job in scores}
     for name, measure in measures_of(first).items():
         resampled = sequence_weights if measure.of_sequences else weights
@@ -103,15 +103,16 @@ def condition_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> list[in
     return [number[key] for key in keys]
 
 
-def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
-    """Return resamples of frames and of sequences; None if there is too little to resample."""
+def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | None, str]:
+    """Return resamples of frames and of sequences, and their method; None: too few to resample."""
     facts = scores.card["data"]
     groups, what = torch.arange(len(facts["names"])), "trajectories"
     if names := facts["source"].get("group_by"):  # repetitions are not independent
         groups, what = torch.tensor(condition_numbers(facts, names)), "conditions"
     units = [groups[scores.arrays[f"{kind}/trajectory"]] for kind in ("rows", "sequences")]
     try:
-        frames, sequences = (resample_trajectories(u, resamples=RESAMPLES, seed=0) for u in units)
+        sampled = (resample_trajectories(u, resamples=RESAMPLES, seed=seed) for u in units)
+        frames, sequences = sampled
         return frames, sequences, f"{len(units[0].unique())} {what}"
     except TooFew:
         pass
@@ -120,7 +121,7 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
         return None, None, "none: the flow stays correlated for more than half a recording"
     block = max(2, math.ceil(CORRELATION_TIMES * time))
     try:
-        blocks = resample_blocks(_stretches(scores), block=block, resamples=RESAMPLES, seed=0)
+        blocks = resample_blocks(_stretches(scores), block=block, resamples=RESAMPLES, seed=seed)
         return blocks, None, f"blocks of {block} frames"
     except TooFew:
         return None, None, f"none: the test split has fewer than ten blocks of {block} frames"

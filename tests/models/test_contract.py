@@ -66,7 +66,14 @@ SIZES = {
     "fourierflow": {"base": 2_770_309},
     "fourierflow-det": {"base": 2_716_291},
     "pinn": {"base": 21_250},
-    "unet": {"base": 1_685_810, "wide": 6_596_194, "small": 545_600},
+    "unet": {
+        "base": 1_685_810,
+        "wide": 6_596_194,
+        "small": 545_600,
+        "flops-1.8g": 8_327_630,
+        "flops-4.3g": 20_007_850,
+        "flops-4.3g-5m": 5_114_401,
+    },
     "transolver": {"base": 1_552_418, "small": 296_830},
     "mwt": {"base": 1_545_494, "small": 326_636},
 }

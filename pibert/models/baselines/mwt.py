@@ -183,7 +183,7 @@ class MWT(Stepper):
     def __init__(self, config: MWTConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         width = config.width * config.order**2
-        self.lift = nn.Conv2d(self.in_channels + 2 + self.num_parameters, width, 1)
+        self.lift = nn.Conv2d(self.num_inputs + 2 + self.num_parameters, width, 1)
         self.blocks = nn.ModuleList(Block(config, spec.grid) for _ in range(config.blocks))
         self.head = nn.Sequential(
             nn.Conv2d(width, config.head_width, 1),

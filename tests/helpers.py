@@ -66,6 +66,7 @@ TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "unet": {"width": 16, "stages": 2, "blocks": 1},
     "transolver": {"width": 64, "heads": 4, "depth": 2, "slices": 8},
     "mwt": {"width": 2, "blocks": 2, "kernel_width": 32, "head_width": 32},
+    "mwt-published": {"width": 2, "blocks": 2, "modes": 3, "head_width": 32},
     "pde-transformer": {"patch": 4, "width": 32, "depths": (1, 1, 1), "window": 2},
     "flowers": {"width": 32, "heads": 4, "levels": 3},
     "neuraloperator": {"options": {"n_modes": [8, 8], "hidden_channels": 24, "n_layers": 3}},

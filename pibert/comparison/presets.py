@@ -17,7 +17,7 @@ from pibert.training.engine import FitConfig, Hardware
 
 REFERENCES = ("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd")
 """References that a model must beat; none of them is trained."""
-RIVALS = ("unet", "transolver", "mwt", "pde-transformer", "flowers")
+RIVALS = ("unet", "transolver", "mwt", "mwt-published", "pde-transformer", "flowers")
 AUTOENCODING = Masking(kinds=("blocks",), block=4, ratio=0.75, removed=1.0, noised=0.0)
 """Masking that trains the auto-encoder that FourierFlow aligns to."""
 
@@ -96,7 +96,8 @@ def _small() -> dict[str, Candidate]:
         "unet": _candidate("unet", "small", width=12),
         "transolver": _candidate("transolver", "small", width=32),
         "mwt": _candidate("mwt", "small", blocks=2, kernel_width=32, levels=3),
-        "pde-transformer": _candidate("pde-transformer", width=16, depths=[1, 1, 1, 1, 1]),
+        "mwt-published": _candidate("mwt-published", width=2, blocks=2, modes=6, levels=3),
+        "pde-transformer": _candidate("pde-transformer", "small"),
         "flowers": _candidate("flowers", width=16, heads=4),
         **_references(),
     }
@@ -152,6 +153,7 @@ def _published_benchmark(
         "pibert": _candidate("pibert", history=history),
         "fno2d-modes16": _candidate("fno2d", "modes16", history=history),
         "mwt": _candidate("mwt", history=history),
+        "mwt-published": _candidate("mwt-published", "published", history=history),
         "mwt-terms": _candidate("mwt", history=history, equation_terms=True),
         "pde-transformer": _candidate("pde-transformer", history=history),
         "flowers": _candidate("flowers", history=history),

@@ -76,7 +76,8 @@ SIZES = {
     },
     "transolver": {"base": 1_552_418, "small": 296_830},
     "mwt": {"base": 1_545_494, "small": 326_636},
-    "pde-transformer": {"base": 1_507_168, "published-s": 32_106_632},
+    "mwt-published": {"base": 1_447_190, "published": 9_808_066},
+    "pde-transformer": {"base": 1_507_168, "small": 260_068, "published-s": 32_106_632},
     "flowers": {"base": 1_564_346, "published": 17_328_402},
 }
 """Parameters of every preset, for two channels in and out on 64 x 64 points; the default first."""
@@ -105,6 +106,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "unet": {"width": 0, "history": 0, "stages": 17},
     "transolver": {"heads": 3, "slices": 0},
     "mwt": {"order": 11},
+    "mwt-published": {"modes": 0, "order": 11},
     "pde-transformer": {"depths": (1, 1), "heads": 5, "window": 0},
     "flowers": {"heads": 7, "levels": 0},
 }

@@ -68,7 +68,6 @@ class PDETransformerConfig(BaselineConfig):
 
     def __post_init__(self) -> None:
         BaselineConfig.__post_init__(self)
-        object.__setattr__(self, "depths", tuple(self.depths))  # a list in plans and model files
         check_multiple(self, "heads")
         check_most(self, 64, "window", "patch")
         if len(self.depths) % 2 == 0 or not 3 <= len(self.depths) <= 15 or min(self.depths) < 1:
@@ -81,6 +80,7 @@ class PDETransformerConfig(BaselineConfig):
 
 PRESETS: dict[str, PDETransformerConfig] = {
     "base": PDETransformerConfig(),
+    "small": PDETransformerConfig(width=16, depths=(1, 1, 1, 1, 1)),
     "published-s": PDETransformerConfig(patch=4, width=96, depths=(2, 5, 8, 5, 2)),
 }
 

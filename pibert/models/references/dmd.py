@@ -49,8 +49,8 @@ class DMDConfig(ReferenceConfig):
             raise ValueError(f"ridge must be at least 0 and finite, found {self.ridge}")
 
 
-RANKS = (8, 16, 32, 64, 96, 128, 160, 200, 256)
-RIDGES = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+RANKS = (8, 16, 32, 64, 128, 200, 256, 384, 512)
+RIDGES = (0.0, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
 WITHOUT_VALIDATION = 64
 """The rank where there are no validation data."""
 PRESETS: dict[str, DMDConfig] = {"base": DMDConfig()}

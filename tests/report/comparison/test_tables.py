@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -58,11 +59,13 @@ def test_paired_tests_name_the_better_model_only_where_the_corrected_p_is_small(
     data = handmade(ERRORS | {"mwt": 0.008})
     assert tables.paired(data) is None
     found = {"unet": (2.0, 0.001), "persistence": (4.0, 0.2), "mwt": (0.8, 0.01)}
-    data.facts["paired_tests"] = [
+    tests = [
         {"model": "pibert", "against": m, "ratio": ratio, "low": 0.7, "high": 5.0, "p": p / 2,
          "p_holm": p}
         for m, (ratio, p) in found.items()
     ]  # fmt: skip
+    facts = {"wakes": {**data.facts, "paired_tests": tests}}
+    data = replace(data, results={**data.results, "data": facts})
     table = tables.paired(data)
     assert table is not None and [row[0].text for row in table.rows] == [
         "mwt",

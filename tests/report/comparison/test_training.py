@@ -45,7 +45,7 @@ def test_the_line_of_best_choices_falls_with_the_cost():
     assert list(front.get_xdata())[:3] == [1.0, 2.0, 5.0]
     errors = [data.value(name, "nmse") for name in ("persistence", "unet", "pibert")]
     assert list(front.get_ydata())[:3] == errors
-    assert "a: persistence, unet, pibert" in drawn.caption
+    assert drawn is not None and "a: persistence, unet, pibert" in drawn.caption
     shared_runs = [{**run, "at_a_time": 4} for run in data.results["runs"]]
     shared = axes_of(cost(replace(data, results={**data.results, "runs": shared_runs})))[3]
     # Upper bounds have no best choice.

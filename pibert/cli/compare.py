@@ -171,7 +171,8 @@ def _select(
                 f"unknown candidates {', '.join(unknown)}; choose from: {', '.join(candidates)}"
             )
         # Skill and the choice of frames need the reference.
-        candidates = {n: c for n, c in candidates.items() if n in (*names, plan.reference)}
+        names += [plan.reference, *([plan.tested] if plan.tested else [])]
+        candidates = {n: c for n, c in candidates.items() if n in names}
     for text in runs:
         name, sign, folder = text.partition("=")
         if not sign or not name or not folder:

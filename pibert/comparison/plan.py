@@ -181,6 +181,8 @@ class Comparison:
     hardware: Hardware = Hardware()
     reference: str = "persistence"
     """The candidate that every comparison includes."""
+    tested: str | None = None
+    """The candidate that is tested against every other one; None: pibert-mr or else pibert."""
 
     def __post_init__(self) -> None:
         config.check(self)
@@ -193,6 +195,11 @@ class Comparison:
             raise ValueError(
                 f"expected the reference {self.reference!r} among the candidates, found "
                 f"{', '.join(self.candidates)}"
+            )
+        if self.tested not in (None, *self.candidates):
+            raise ValueError(
+                f"expected the tested model {self.tested!r} among the candidates, found "
+                f"{', '.join(self.candidates)}; set tested to one of them"
             )
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"expected different seeds, found {list(self.seeds)}")
@@ -213,6 +220,12 @@ class Comparison:
     def history(self) -> int:
         """Return the number of frames before predicted test frames, the same for all."""
         return max(candidate.history for candidate in self.candidates.values())
+
+    @property
+    def tested_model(self) -> str | None:
+        """Return the candidate of the paired tests; None: no candidate is a PIBERT."""
+        usual = (name for name in ("pibert-mr", "pibert") if name in self.candidates)
+        return self.tested or next(usual, None)
 
     def jobs(self) -> tuple["Job", ...]:
         """Return all runs; a predictor that is not trained runs once, whatever the seeds."""

@@ -17,15 +17,15 @@ from pibert.training.engine import FitConfig, Hardware
 
 REFERENCES = ("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd")
 """References that a model must beat; none of them is trained."""
-RIVALS = ("unet", "transolver", "mwt")
+RIVALS = ("unet", "transolver", "mwt", "mwt-published", "pde-transformer", "flowers")
 AUTOENCODING = Masking(kinds=("blocks",), block=4, ratio=0.75, removed=1.0, noised=0.0)
 """Masking that trains the auto-encoder that FourierFlow aligns to."""
 
 
 def _candidate(name: str, preset: str | None = None, /, **options: Any) -> Candidate:
-    """A model with the inputs of PIBERT: the flow's parameters and the coordinates."""
+    """A model with the inputs of PIBERT: the flow's parameters, coordinates and known points."""
     known = next(iter(MODEL_PRESETS[name].values())).__dataclass_fields__
-    options = {key: True for key in ("parameters", "coordinates") if key in known} | options
+    options = {key: True for key in ("parameters", "coordinates", "mask") if key in known} | options
     return Candidate(model=ModelConfig(name=name, preset=preset, options=options))
 
 
@@ -58,12 +58,16 @@ def _published() -> dict[str, Candidate]:
         "fourierflow-det": _candidate("fourierflow-det"),
         "pinn": _candidate("pinn"),
         **{name: _candidate(name) for name in RIVALS},
+        "unet-4.3g": _candidate("unet", "flops-4.3g-5m"),
         **_references(),
     }
 
 
 def _ablations() -> dict[str, Candidate]:
-    """PIBERT's branches, bias and pretraining, PITT's text and base, FNO's padding."""
+    """PIBERT's branches, bias and pretraining, PITT's text and base, FNO's padding.
+
+    MWT and U-Net with the equation terms of ``pibert-mr`` show what these terms are worth alone.
+    """
     return {
         "pibert-scratch": _candidate("pibert"),
         "pibert-fourier": _candidate("pibert", branches="fourier"),
@@ -72,6 +76,8 @@ def _ablations() -> dict[str, Candidate]:
         "pitt-constant": _candidate("pitt-constant"),
         "pitt-base": _candidate("pitt", updates=0),
         "fno2d-padded": _candidate("fno2d", padding=8),
+        "mwt-terms": _candidate("mwt", equation_terms=True),
+        "unet-terms": _candidate("unet", "flops-4.3g-5m", equation_terms=True),
     }
 
 
@@ -90,6 +96,9 @@ def _small() -> dict[str, Candidate]:
         "unet": _candidate("unet", "small", width=12),
         "transolver": _candidate("transolver", "small", width=32),
         "mwt": _candidate("mwt", "small", blocks=2, kernel_width=32, levels=3),
+        "mwt-published": _candidate("mwt-published", width=2, blocks=2, modes=6, levels=3),
+        "pde-transformer": _candidate("pde-transformer", "small"),
+        "flowers": _candidate("flowers", width=16, heads=4),
         **_references(),
     }
 
@@ -137,12 +146,19 @@ def _published_benchmark(
     The learning rate is tuned, and training ends with rollouts, since these are scored.
     """
     trained = {
-        "pibert-mr": _candidate("pibert-mr", "base", history=history),
-        "pibert-mr-large": _candidate("pibert-mr", "large", history=history),
+        "pibert-mr": _candidate("pibert-mr", "base", history=history, vorticity_velocity=True),
+        "pibert-mr-large": _candidate(
+            "pibert-mr", "large", history=history, vorticity_velocity=True
+        ),
         "pibert": _candidate("pibert", history=history),
         "fno2d-modes16": _candidate("fno2d", "modes16", history=history),
         "mwt": _candidate("mwt", history=history),
-        "unet": _candidate("unet", history=history),
+        "mwt-published": _candidate("mwt-published", "published", history=history),
+        "mwt-terms": _candidate("mwt", history=history, equation_terms=True),
+        "pde-transformer": _candidate("pde-transformer", history=history),
+        "flowers": _candidate("flowers", history=history),
+        "unet": _candidate("unet", "flops-4.3g-5m", history=history),
+        "unet-terms": _candidate("unet", "flops-4.3g-5m", history=history, equation_terms=True),
     }
     return Comparison(
         data={str(data.case): data},

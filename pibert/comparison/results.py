@@ -10,6 +10,7 @@ Rows of the model ``truth`` hold the true flow's own sampling error over the tim
 Beside it are plan, commit, versions, and facts and cost of every run. ``tuning`` has the trials
 that chose learning rate and optimiser of every tuned model (``comparison/trials.py``), ``by_flow``
 the main errors of every test flow and condition (``comparison/by_flow.py``), which ``data`` lists.
+``paired_tests`` of each data set compare one model with every other (``comparison/paired.py``).
 """
 
 import csv
@@ -23,6 +24,7 @@ import torch
 
 from pibert import config
 from pibert.comparison import by_flow, trials
+from pibert.comparison.paired import paired_tests
 from pibert.comparison.plan import Comparison, Job, with_candidates
 from pibert.comparison.rows import Row, free_run_weights, ranking, rows_of
 from pibert.data.partial import replace_file
@@ -89,6 +91,7 @@ def gather(
             "correlation_frames": first.card["correlation_frames"],
             "intervals": method,
             "ranking": ranking(rows),
+            "paired_tests": paired_tests(scores, comparison.tested_model),
             **by_flow.flows_of(first),
         }
         if "free_run" in first.card:

@@ -79,7 +79,7 @@ def ranking(rows: Iterable[Row]) -> list[dict[str, Any]]:
 def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
     """Return the rows of one data set, and the method of their intervals."""
     first = next(iter(scores.values()))
-    weights, sequence_weights, method = _weights(first)
+    weights, sequence_weights, method = row_weights(first)
     by_job: dict[Job, list[Row]] = {job: [] for job in scores}
     for name, measure in measures_of(first).items():
         resampled = sequence_weights if measure.of_sequences else weights
@@ -117,15 +117,16 @@ def measures_of(scores: Scores) -> dict[str, Measure]:
     return {name: measure for name, measure in named.items() if name in scores.card["entries"]}
 
 
-def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
-    """Return resamples of frames and of sequences; None if there is too little to resample."""
+def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | None, str]:
+    """Return resamples of frames and of sequences, and their method; None: too few to resample."""
     facts = scores.card["data"]
     groups, what = torch.arange(len(facts["names"])), "trajectories"
     if names := facts["source"].get("group_by"):  # repetitions are not independent
         groups, what = torch.tensor(condition_numbers(facts, names)), "conditions"
     units = [groups[scores.arrays[f"{kind}/trajectory"]] for kind in ("rows", "sequences")]
     try:
-        frames, sequences = (resample_trajectories(u, resamples=RESAMPLES, seed=0) for u in units)
+        sampled = (resample_trajectories(u, resamples=RESAMPLES, seed=seed) for u in units)
+        frames, sequences = sampled
         return frames, sequences, f"{len(units[0].unique())} {what}"
     except TooFew:
         pass
@@ -133,7 +134,7 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
     if block is None:
         return None, None, "none: the flow stays correlated for more than half a recording"
     try:
-        blocks = resample_blocks(_stretches(scores), block=block, resamples=RESAMPLES, seed=0)
+        blocks = resample_blocks(_stretches(scores), block=block, resamples=RESAMPLES, seed=seed)
         return blocks, None, f"blocks of {block} frames"
     except TooFew:
         return None, None, f"none: the test split has fewer than ten blocks of {block} frames"

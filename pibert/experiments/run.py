@@ -229,12 +229,16 @@ def _fit(
 def _fit_reference(
     experiment: Experiment, setup: Setup, out: Path, stage: Stage, fabric: Any
 ) -> Finished:
-    """Fit a predictor in closed form: no epochs, and nothing to choose."""
+    """Fit a predictor in closed form, without epochs."""
     model = cast(Reference, setup.model)
 
     def fit_and_save() -> None:
-        order = BatchOrder(len(setup.train), 256, seed=0, shuffle=False)
-        model.fit(make_loader(setup.train, order), setup.flows.normalizer)
+        train, *valid = (
+            make_loader(samples, BatchOrder(len(samples), 256, seed=0, shuffle=False))
+            for samples in (setup.train, setup.valid)
+            if samples is not None
+        )
+        model.fit(train, setup.flows.normalizer, *valid)
         _saver(experiment, setup, out, stage)(model, {})
 
     if not _is_readable(out):

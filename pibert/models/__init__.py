@@ -12,10 +12,13 @@ from pibert.fields import FieldSpec
 from pibert.models import pibert, pibert_mr
 from pibert.models.baselines import (
     deeponet2d,
+    flowers,
     fno2d,
     fourierflow,
     mwt,
+    mwt_published,
     neuraloperator,
+    pde_transformer,
     pinn,
     pitt,
     transolver,
@@ -40,6 +43,9 @@ _TABLE: dict[str, tuple[Callable[[Any, FieldSpec], Stepper], Mapping[str, Steppe
     "unet": (unet.UNet, unet.PRESETS),
     "transolver": (transolver.Transolver, transolver.PRESETS),
     "mwt": (mwt.MWT, mwt.PRESETS),
+    "mwt-published": (mwt_published.MWTPublished, mwt_published.PRESETS),
+    "pde-transformer": (pde_transformer.PDETransformer, pde_transformer.PRESETS),
+    "flowers": (flowers.Flowers, flowers.PRESETS),
     "neuraloperator": (neuraloperator.NeuralOperator, neuraloperator.PRESETS),
     # Predictors without training.
     "persistence": (simple.Persistence, simple.PRESETS["persistence"]),

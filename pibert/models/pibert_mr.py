@@ -30,11 +30,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Grid, Normalizer
-from pibert.models.attention import Block, PhysicsBias, at_resolution
+from pibert.models.attention import Block, PhysicsBias
+from pibert.models.equation_terms import EquationTerms
 from pibert.models.fourier import FourierMultiplier
 from pibert.models.layers import (
     Answer,
@@ -44,16 +45,13 @@ from pibert.models.layers import (
     Vector,
     constant,
     count,
-    full_precision,
     lattice_shape,
     make_mlp,
     padded_to_multiple,
-    wrapped,
 )
 from pibert.models.reconstruction import PODModes, first_guess
 from pibert.models.stepper import Stepper, StepperConfig, known_points, zero
 from pibert.physics import find_family
-from pibert.physics.derivatives import ddx, ddy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +80,8 @@ class PIBERTMRConfig(StepperConfig):
     """Use the coordinates of the points as input."""
     equation_terms: bool = True
     """Use products of the governing equations as input."""
+    vorticity_velocity: bool = False
+    """Add the velocity of the vorticity ``omega`` on periodic grids to the equation terms."""
     attention_bias: float = 0.12
     """lambda_att; 0 leaves the attention unbiased."""
     family: str | None = None
@@ -218,7 +218,8 @@ class PIBERTMR(Stepper):
             find_family(config.family)
         shape = spec.grid.shape
         self.check_size(shape)
-        self.terms = EquationTerms(spec) if config.equation_terms else None
+        vorticity = config.vorticity_velocity
+        self.terms = EquationTerms(spec, vorticity=vorticity) if config.equation_terms else None
         features = self.in_channels + 1 + (self.terms.num_terms if self.terms is not None else 0)
         self._periodic = (spec.grid.periodic_y, spec.grid.periodic_x)
         if config.coordinates:
@@ -395,83 +396,3 @@ def _coordinates(
         angle = torch.pi * coordinate
         channels += (angle.cos(), angle.sin()) if wraps else (coordinate,)
     return torch.stack([channel.expand(shape) for channel in channels])[None].to(dtype)
-
-
-class EquationTerms(nn.Module):
-    """Nonlinear terms of the governing equations as input features.
-
-    A convolution forms every linear term by itself. It cannot form products, so these are computed
-    from the newest frame in physical units:
-
-        advection  u . grad f  of every channel f, where the channels hold a velocity (u, v)
-        products   f g         of every pair of channels, squares included
-
-    Each is divided by its root mean square over training samples, and is zero where its stencil
-    touches an unknown point.
-    """
-
-    mean: Tensor
-    std: Tensor
-    scales: Tensor
-
-    def __init__(self, spec: FieldSpec) -> None:
-        super().__init__()
-        self.spec = spec
-        channels = len(spec.channels)
-        pairs = channels * (channels + 1) // 2
-        self.num_terms = pairs + (channels if spec.velocity is not None else 0)
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("std", torch.ones(channels))
-        self.register_buffer("scales", torch.ones(self.num_terms))
-        if spec.velocity is not None:
-            # Until ``calibrate``: a gradient of one standardised unit per cell.
-            self.scales[pairs:] = 1 / min(spec.grid.dx, spec.grid.dy)
-
-    def set_normalizer(self, normalizer: Normalizer) -> None:
-        """Set the physical units of standardised values."""
-        self.mean.copy_(torch.tensor(normalizer.mean))
-        self.std.copy_(torch.tensor(normalizer.std))
-
-    @torch.no_grad()
-    def calibrate(self, frame: Float[Tensor, "n c y x"], known: Bool[Tensor, "n y x"]) -> None:
-        """Set the scale of each term to its root mean square over standardised frames."""
-        terms, defined = self._terms(frame.to(self.mean.dtype), known)
-        count = defined.sum((0, 2, 3)).clamp(min=1)
-        rms = (terms.double().square().sum((0, 2, 3)) / count).sqrt()
-        self.scales.copy_(torch.where(rms > 0, rms, self.scales.double()))
-
-    def forward(
-        self, frame: Float[Tensor, "b c y x"], known: Bool[Tensor, "b y x"] | None
-    ) -> Float[Tensor, "b k y x"]:
-        """Return the scaled terms of standardised frames, zero at unknown points."""
-        with torch.autocast(frame.device.type, enabled=False):
-            terms, _ = self._terms(full_precision(frame), known)
-            return terms / self.scales.to(terms.dtype)[:, None, None]
-
-    def _terms(self, frame: Tensor, known: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the terms in physical units, zero where undefined, and where they are defined."""
-        mean, std = (s.to(frame.dtype)[:, None, None] for s in (self.mean, self.std))
-        fields = torch.addcmul(mean, frame, std)
-        # Slices, not index lists, which would be copied to the device in every call.
-        pairs = [fields[:, i : i + 1] * fields[:, i:] for i in range(fields.shape[1])]
-        terms = torch.cat(pairs, dim=1)
-        everywhere = torch.ones_like(frame[:, :1], dtype=torch.bool)
-        here = everywhere if known is None else known[:, None]
-        defined = here.expand(-1, terms.shape[1], -1, -1)
-        if self.spec.velocity is not None:
-            u, v = (fields[:, index : index + 1] for index in self.spec.velocity)
-            grid = at_resolution(self.spec.grid, (frame.shape[-2], frame.shape[-1]))
-            advection = u * ddx(fields, grid) + v * ddy(fields, grid)
-            inside = here if known is None else self._eroded(here)
-            terms = torch.cat((terms, advection), dim=1)
-            defined = torch.cat((defined, inside.expand_as(advection)), dim=1)
-        return torch.where(defined, terms, 0.0), defined
-
-    def _eroded(self, known: Bool[Tensor, "b 1 y x"]) -> Bool[Tensor, "b 1 y x"]:
-        """Return the points whose eight neighbours are known or lie beyond a side."""
-        unknown = (~known).float()
-        periodic = (self.spec.grid.periodic_y, self.spec.grid.periodic_x)
-        for dim, wraps in zip((2, 3), periodic, strict=True):
-            unknown = wrapped(unknown, 1, dim) if wraps else unknown
-        margin = [0 if wraps else 1 for wraps in periodic]
-        return F.max_pool2d(unknown, 3, stride=1, padding=(margin[0], margin[1])) == 0

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pibert.fields import PARAMETER_WIDTH, FieldSpec
+from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer
+from pibert.models.equation_terms import EquationTerms
 from pibert.models.layers import Answer, Fields, Mask, Parameters, Vector, unit_coordinates
 
 
@@ -56,6 +57,10 @@ class BaselineConfig(StepperConfig):
 
     parameters: bool = False
     """Give the flow parameters to the model as constant channels."""
+    mask: bool = False
+    """Give the known points to the model as a channel."""
+    equation_terms: bool = False
+    """Give the terms of the equations to the model as channels, as ``pibert-mr`` has them."""
 
 
 def check_most(config: Any, limit: int, *names: str) -> None:
@@ -89,9 +94,29 @@ class Stepper(nn.Module):
         self.in_channels = config.history * len(spec.channels)
         self.out_channels = config.horizon * len(spec.channels)
         self.num_parameters = len(spec.parameters) if getattr(config, "parameters", False) else 0
+        baseline = config if isinstance(config, BaselineConfig) else BaselineConfig()
+        self._with_mask = baseline.mask
+        self.terms = EquationTerms(spec, vorticity=True) if baseline.equation_terms else None
+        self.num_inputs = self.in_channels + baseline.mask
+        """Channels of prepared fields: known points and equation terms precede the frames."""
+        if self.terms is not None:
+            self.num_inputs += self.terms.num_terms
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
         """Freeze or unfreeze modules before a training stage."""
+
+    def calibrate(
+        self,
+        x: Float[Tensor, "n c y x"],
+        normalizer: Normalizer | None = None,
+        parameters: Float[Tensor, "n q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Set units and scales of the equation terms from standardised training samples."""
+        if self.terms is not None:
+            if normalizer is not None:
+                self.terms.set_normalizer(normalizer)
+            self.terms.calibrate(x[:, -len(self.spec.channels) :], known_points(mask, x))
 
     def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
         """Return the next frames, standardised like the input.
@@ -111,7 +136,7 @@ class Stepper(nn.Module):
         """Return the change since the last frame, or without ``residual`` the frames.
 
         Args:
-            x: Checked, zero at unknown points.
+            x: From ``prepared``: ``num_inputs`` channels, zero at unknown points.
             parameters: Zero where unknown.
         """
         # Not abstract: PIBERT and the reference predictors override ``forward`` instead.
@@ -150,7 +175,7 @@ class Stepper(nn.Module):
         """Raise a ValueError for a grid on which the model cannot run."""
 
     def prepared(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Check the input and set unknown points to zero."""
+        """Check the input, set unknown points to zero and prepend what the config asks for."""
         if not torch.compiler.is_compiling():
             self._check_types(x, parameters, mask)
         if x.ndim != 4 or x.shape[1] != self.in_channels:
@@ -175,7 +200,19 @@ class Stepper(nn.Module):
             x = torch.where(checked_mask(mask, x), x, 0.0)
         if not _is_captured(x):
             _check_values(x, parameters)
-        return x
+        return self._informed(x, mask) if self.num_inputs > self.in_channels else x
+
+    def _informed(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Prepend the known points and the equation terms of the newest frame."""
+        known = None if mask is None else known_points(mask, x)
+        channels = [x]
+        if self.terms is not None:
+            frame = x[:, -len(self.spec.channels) :]
+            channels.insert(0, self.terms(frame, known).to(x.dtype))
+        if self._with_mask:
+            all_known = torch.ones_like(x[:, :1])
+            channels.insert(0, all_known if known is None else known[:, None].to(x.dtype))
+        return torch.cat(channels, dim=1)
 
     def _check_types(self, x: Any, parameters: Any, mask: Any) -> None:
         """Check for tensors, and for fields in the precision of the weights unless autocast."""

@@ -74,7 +74,7 @@ def test_models_get_all_inputs_that_they_support_and_few_are_pretrained(
     for key, candidate in PRESETS[name].candidates.items():
         model, weights = candidate.model, candidate.pretraining_weights
         known = next(iter(MODEL_PRESETS[model.name].values())).__dataclass_fields__
-        for fact in {"parameters", "coordinates"} & set(known):
+        for fact in {"parameters", "coordinates", "mask"} & set(known):
             assert model.options.get(fact) is True, (key, fact)
         if model.name == "fourierflow":  # its auto-encoder
             assert candidate.pretraining > 0 and (weights.mpp, weights.ecp) == (1.0, 0.0)

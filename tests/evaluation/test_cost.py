@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pibert.evaluation.cost import measure_cost
+from pibert.models import build_model
 from tests.helpers import tiny_spec
 
 SPEC = tiny_spec((6, 10))
@@ -101,3 +102,22 @@ def test_the_memory_of_a_device_is_that_of_the_call() -> None:
     single, several = (part.peak_bytes for part in cost.batches)
     assert single is not None and several is not None
     assert 0.9 * 7 * 4 * (1 << 20) < several - single < 1.3 * 7 * 4 * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("preset", "rivals"),
+    [
+        ("flops-1.8g", [("pibert-mr", "base")]),
+        ("flops-4.3g", [("pibert-mr", "large"), ("mwt", "base")]),
+        ("flops-4.3g-5m", [("pibert-mr", "large"), ("mwt", "base")]),
+    ],
+)
+def test_the_matched_unets_have_the_flops_of_their_rivals(
+    preset: str, rivals: list[tuple[str, str]]
+) -> None:
+    def flops(name: str, chosen: str) -> int:
+        model = build_model(name, preset=chosen)
+        return measure_cost(model, model.spec, "cpu", (), seconds=0.0).flops
+
+    for rival in rivals:
+        assert flops("unet", preset) == pytest.approx(flops(*rival), rel=0.03)

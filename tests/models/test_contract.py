@@ -66,9 +66,19 @@ SIZES = {
     "fourierflow": {"base": 2_770_309},
     "fourierflow-det": {"base": 2_716_291},
     "pinn": {"base": 21_250},
-    "unet": {"base": 1_685_810, "wide": 6_596_194, "small": 545_600},
+    "unet": {
+        "base": 1_685_810,
+        "wide": 6_596_194,
+        "small": 545_600,
+        "flops-1.8g": 8_327_630,
+        "flops-4.3g": 20_007_850,
+        "flops-4.3g-5m": 5_114_401,
+    },
     "transolver": {"base": 1_552_418, "small": 296_830},
     "mwt": {"base": 1_545_494, "small": 326_636},
+    "mwt-published": {"base": 1_447_190, "published": 9_808_066},
+    "pde-transformer": {"base": 1_507_168, "small": 260_068, "published-s": 32_106_632},
+    "flowers": {"base": 1_564_346, "published": 17_328_402},
 }
 """Parameters of every preset, for two channels in and out on 64 x 64 points; the default first."""
 
@@ -96,6 +106,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "unet": {"width": 0, "history": 0, "stages": 17},
     "transolver": {"heads": 3, "slices": 0},
     "mwt": {"order": 11},
+    "mwt-published": {"modes": 0, "order": 11},
+    "pde-transformer": {"depths": (1, 1), "heads": 5, "window": 0},
+    "flowers": {"heads": 7, "levels": 0},
 }
 
 

@@ -61,7 +61,7 @@ class DeepONet2d(Stepper):
     def __init__(self, config: DeepONet2dConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         self.convolutions = nn.Sequential()
-        for before, after in pairwise((self.in_channels, *config.channels)):
+        for before, after in pairwise((self.num_inputs, *config.channels)):
             self.convolutions.append(nn.Conv2d(before, after, 3, stride=2, padding=1))
             self.convolutions.append(nn.GELU())
         stride = 2 ** len(config.channels)

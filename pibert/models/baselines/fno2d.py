@@ -58,7 +58,7 @@ class FNO2d(Stepper):
     def __init__(self, config: FNO2dConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         d = config.width
-        self.lift = nn.Conv2d(self.in_channels + 2 + self.num_parameters, d, 1)
+        self.lift = nn.Conv2d(self.num_inputs + 2 + self.num_parameters, d, 1)
         self.spectral = nn.ModuleList(
             SpectralConvolution(d, config.modes) for _ in range(config.depth)
         )

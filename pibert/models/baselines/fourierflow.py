@@ -90,7 +90,7 @@ class FourierFlow(Stepper):
         # A compiler cannot trace the hash, and need not. Not a decorator of the function, because
         # this imports the compiler, which takes a second.
         torch.compiler.assume_constant_result(noise_fields)
-        channels = (self.out_channels, self.in_channels, self.out_channels)
+        channels = (self.out_channels, self.num_inputs, self.out_channels)
         self.backbone = DualBranch(config, spec, channels, generative=True)
         self.alignment_head: nn.Sequential | None = None
         self.autoencoder: MaskedAutoencoder | None = None
@@ -220,7 +220,7 @@ class FourierFlow(Stepper):
         """Complete the input by the auto-encoder, frame by frame."""
         if self.autoencoder is None:
             raise ValueError("expected an auto-encoder, found none, as align is 0")
-        x = self.prepared(x, parameters, mask)
+        x = self.prepared(x, parameters, mask)[:, -self.in_channels :]
         b, c, ny, nx = x.shape
         frames = x.reshape(-1, len(self.spec.channels), ny, nx)
         known = known_points(mask, x).repeat_interleave(self.config.history, dim=0)
@@ -277,7 +277,7 @@ class FourierFlowDet(Stepper):
 
     def __init__(self, config: DualBranchConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
-        channels = (self.in_channels, self.in_channels, self.out_channels)
+        channels = (self.num_inputs, self.num_inputs, self.out_channels)
         self.backbone = DualBranch(config, spec, channels)
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:

@@ -21,10 +21,12 @@ parameters for two channels in and out.
 
 Reference: Gupta, Xiao, Bogdan, Multiwavelet-based operator learning for differential equations,
 NeurIPS 2021, which leaves A, B and C open. Here each is a 3x3 convolution, ReLU and a pointwise
-map. Grids are extended to multiples of 2^levels by repetition; convolutions wrap at periodic sides.
+map; ``mwt_published.py`` has the authors' choice. Grids are extended to multiples of 2^levels by
+repetition; convolutions wrap at periodic sides.
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -179,12 +181,13 @@ class MWT(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
     embedded = "points after the last wavelet block"
+    block: ClassVar[type[nn.Module]] = Block
 
-    def __init__(self, config: MWTConfig, spec: FieldSpec) -> None:
+    def __init__(self, config: Any, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         width = config.width * config.order**2
-        self.lift = nn.Conv2d(self.in_channels + 2 + self.num_parameters, width, 1)
-        self.blocks = nn.ModuleList(Block(config, spec.grid) for _ in range(config.blocks))
+        self.lift = nn.Conv2d(self.num_inputs + 2 + self.num_parameters, width, 1)
+        self.blocks = nn.ModuleList(self.block(config, spec.grid) for _ in range(config.blocks))
         self.head = nn.Sequential(
             nn.Conv2d(width, config.head_width, 1),
             nn.ReLU(),

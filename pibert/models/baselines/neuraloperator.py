@@ -76,7 +76,7 @@ class NeuralOperator(Stepper):
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # UNO prints its options
                 self.operator = make(
-                    in_channels=self.in_channels + self.num_parameters,
+                    in_channels=self.num_inputs + self.num_parameters,
                     out_channels=self.out_channels,
                     **config.options,
                 )

@@ -61,7 +61,7 @@ class PINN(Stepper):
 
     def __init__(self, config: PINNConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
-        inputs = self.in_channels + 2 + self.num_parameters
+        inputs = self.num_inputs + 2 + self.num_parameters
         self.network = TanhNetwork((inputs, *[config.width] * config.depth, self.out_channels))
         if config.residual:
             zero(self.network[-1])

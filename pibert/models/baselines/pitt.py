@@ -116,6 +116,8 @@ class PITTConfig(BaselineConfig):
             depth=self.base_depth,
             head_width=self.base_head_width,
             parameters=self.parameters,
+            mask=self.mask,
+            equation_terms=self.equation_terms,
         )
 
 

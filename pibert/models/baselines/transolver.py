@@ -123,7 +123,7 @@ class Transolver(Stepper):
     def __init__(self, config: TransolverConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         width = config.width
-        self.embedding = make_mlp(self.in_channels + 2 + self.num_parameters, 2 * width, width)
+        self.embedding = make_mlp(self.num_inputs + 2 + self.num_parameters, 2 * width, width)
         self.blocks = nn.ModuleList(Block(config, spec.grid) for _ in range(config.depth))
         self.norm = nn.LayerNorm(width)
         self.read_out = nn.Linear(width, self.out_channels)

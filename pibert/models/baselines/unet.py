@@ -48,6 +48,11 @@ PRESETS: dict[str, UNetConfig] = {
     "base": UNetConfig(),
     "wide": UNetConfig(width=32),
     "small": UNetConfig(width=18, stages=3),
+    # As many FLOPs on 64 x 64 points as pibert-mr base, and as pibert-mr large and MWT; the last
+    # has also as many parameters as pibert-mr large.
+    "flops-1.8g": UNetConfig(width=36),
+    "flops-4.3g": UNetConfig(width=56),
+    "flops-4.3g-5m": UNetConfig(width=47, stages=3, blocks=4),
 }
 
 
@@ -87,7 +92,7 @@ class UNet(Stepper):
         def blocks(width: int, count: int = config.blocks) -> nn.Sequential:
             return nn.Sequential(*(Block(width, spec.grid) for _ in range(count)))
 
-        inputs = self.in_channels + 2 * config.coordinates + self.num_parameters
+        inputs = self.num_inputs + 2 * config.coordinates + self.num_parameters
         self.stem = GridConv2d(inputs, config.width, 3, grid=spec.grid)
         self.down_blocks = nn.ModuleList(blocks(width) for width in widths)
         self.halvings = nn.ModuleList(

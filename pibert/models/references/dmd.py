@@ -8,13 +8,20 @@ is lost. With a history of several frames the state is all of them (delay coordi
 newest frame of the next state is the output. Growing modes are not damped. References: Schmid
 (2010); as a regression on pairs of states: Tu et al. (2014).
 
+With few modes the state is not resolved, with many the regression overfits. Rank and ridge (added
+to the variance of each mode, relative to that of the strongest) are those with the lowest squared
+error of the next frame on validation data, among ``RANKS`` and ``RIDGES``. After ``fit`` the
+configuration states them.
+
 After a pass for the mean, the training states are read once. An incremental singular value
 decomposition tracks twice as many directions as are kept, and the sums of the regression are
 rotated with them: exact if the data have no more directions than that, approximate otherwise.
 """
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -28,10 +35,24 @@ from pibert.models.references.simple import AboutTheMean, ReferenceConfig
 class DMDConfig(ReferenceConfig):
     """Options of ``DMD``."""
 
-    rank: int = 64
-    """Largest number of POD modes; fewer where the data have fewer directions."""
+    rank: int | None = None
+    """Number of POD modes; fewer where the data have fewer directions. None: chosen on validation
+    data, 64 without them."""
+    ridge: float | None = None
+    """None: chosen on validation data, 0 without them."""
+
+    def __post_init__(self) -> None:
+        ReferenceConfig.__post_init__(self)
+        if self.rank is not None and self.rank < 1:
+            raise ValueError(f"rank must be at least 1, found {self.rank}")
+        if self.ridge is not None and not 0 <= self.ridge < math.inf:
+            raise ValueError(f"ridge must be at least 0 and finite, found {self.ridge}")
 
 
+RANKS = (8, 16, 32, 64, 128, 200, 256, 384, 512)
+RIDGES = (0.0, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
+WITHOUT_VALIDATION = 64
+"""The rank where there are no validation data."""
 PRESETS: dict[str, DMDConfig] = {"base": DMDConfig()}
 
 
@@ -44,26 +65,63 @@ class DMD(AboutTheMean):
 
     def __init__(self, config: DMDConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
-        state = (self.in_channels, *spec.grid.shape)
-        rank = min(config.rank, self.mean.numel() * config.history)
-        self.register_buffer("modes", torch.zeros(rank, *state))
-        self.register_buffer("operator", torch.zeros(rank, rank))
+        self._allocate(WITHOUT_VALIDATION if config.rank is None else config.rank)
 
-    def fit(self, batches: Iterable[Batch], normalizer: Normalizer) -> None:
+    def _allocate(self, rank: int) -> None:
+        state = (self.in_channels, *self.spec.grid.shape)
+        rank = min(rank, math.prod(state))
+        self.register_buffer("modes", self.mean.new_zeros(rank, *state))
+        self.register_buffer("operator", self.mean.new_zeros(rank, rank))
+
+    def fit(
+        self,
+        batches: Iterable[Batch],
+        normalizer: Normalizer,
+        valid: Iterable[Batch] | None = None,
+    ) -> None:
         if iter(batches) is batches:
             raise ValueError(
                 "DMD expected batches that can be read twice, such as a list or a loader, found "
                 "an iterator"
             )
         self._fit_mean(batches)
-        rank = len(self.modes)
-        states = States(self.modes[0].numel(), 2 * rank, self.modes.device)
-        for before, after in _gathered(self._pairs(batches), 2 * rank):
+        size, options = self.modes[0].numel(), self.config
+        usual = WITHOUT_VALIDATION if valid is None else RANKS[-1]
+        most = min(size, usual if options.rank is None else options.rank)
+        states = States(size, 2 * most, self.modes.device)
+        for before, after in _gathered(self._pairs(batches), 2 * most):
             states.add(before, after)
-        modes, operator = states.reduce(rank)
-        self.modes.zero_()[: len(modes)] = modes.view(-1, *self.modes.shape[1:]).to(self.modes)
-        self.operator.zero_()[: len(modes), : len(modes)] = operator.to(self.operator)
+        rank, ridge = most, options.ridge or 0.0
+        if valid is not None and None in (options.rank, options.ridge):
+            rank, ridge = self._chosen(states, min(most, len(states.values)), valid)
+        self.config = replace(options, rank=rank, ridge=ridge)
+        self._allocate(rank)
+        modes, operator = states.reduce(rank, ridge)
+        self.modes[: len(modes)] = modes.view(-1, *self.modes.shape[1:]).to(self.modes)
+        self.operator[: len(modes), : len(modes)] = operator.to(self.operator)
         self._mark_fitted()
+
+    def _chosen(self, states: "States", most: int, valid: Iterable[Batch]) -> tuple[int, float]:
+        """Return rank and ridge with the lowest squared error of the next frame."""
+        newest = states.basis[-self.mean.numel() :, :most]
+        inner = newest.mT @ newest
+        gram, cross = torch.zeros_like(inner), torch.zeros_like(inner)
+        for before, after in self._pairs(valid):
+            coordinates = before @ states.basis[:, :most]
+            gram += coordinates.mT @ coordinates
+            cross += (after[:, -self.mean.numel() :] @ newest).mT @ coordinates
+
+        def error(setting: tuple[int, float]) -> float:
+            """Return the sum of | y - Phi A a |^2 over all samples, without that of | y |^2."""
+            _, a = states.reduce(*setting)
+            k = len(a)
+            squares = (a.mT @ inner[:k, :k] @ a) * gram[:k, :k]
+            return float(squares.sum() - 2 * (a * cross[:k, :k]).sum())
+
+        options = self.config
+        ranks = [r for r in RANKS if r < most] + [most] if options.rank is None else [most]
+        ridges = RIDGES if options.ridge is None else [options.ridge]
+        return min(itertools.product(ranks, ridges), key=error)
 
     def _pairs(self, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield states and the states one frame later, (b, d) in float64."""
@@ -132,12 +190,15 @@ class States:
         self.cross = rotation @ self.cross @ rotation.mT + b.mT @ a
         self.basis, self.values = basis, values[:kept]
 
-    def reduce(self, rank: int) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r r"]]:
+    def reduce(
+        self, rank: int, ridge: float = 0.0
+    ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r r"]]:
         """Return the leading modes and the least-squares operator on their coordinates."""
         kept = min(rank, len(self.values))
         scale = self.values[:kept]
         # Coordinates of unit variance: the normal equations are then well conditioned.
         gram = self.gram[:kept, :kept] / (scale[:, None] * scale)
+        gram = gram + torch.diag(ridge * (scale[0] / scale).square())
         cross = self.cross[:kept, :kept] / scale
         operator = torch.linalg.solve(gram, cross.mT).mT / scale
         return self.basis[:, :kept].mT, operator

@@ -46,7 +46,12 @@ class MeanAdvection(AboutTheMean):
         self.velocity, self.dt = spec.velocity, spec.dt
         self.register_buffer("departure", torch.zeros(2, *spec.grid.shape))
 
-    def fit(self, batches: Iterable[Batch], normalizer: Normalizer) -> None:
+    def fit(
+        self,
+        batches: Iterable[Batch],
+        normalizer: Normalizer,
+        valid: Iterable[Batch] | None = None,
+    ) -> None:
         ever_known = self._fit_mean(batches)
         grid = self.spec.grid
         flow = normalizer.invert(self.mean.double())[list(self.velocity)]

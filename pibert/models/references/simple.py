@@ -56,12 +56,18 @@ class Reference(Stepper, ABC):
         self._is_fitted = False
         self.register_load_state_dict_post_hook(_recall_fit)
 
-    def fit(self, batches: Iterable[Batch], normalizer: Normalizer) -> None:
+    def fit(
+        self,
+        batches: Iterable[Batch],
+        normalizer: Normalizer,
+        valid: Iterable[Batch] | None = None,
+    ) -> None:
         """Compute the buffers from the training batches, in at most two passes.
 
         Args:
             batches: Standardised; iterated again for every pass, such as a loader or a list.
             normalizer: The normaliser of the batches.
+            valid: Validation batches, for predictors that have something to choose.
         """
         self._mark_fitted()
 
@@ -179,7 +185,12 @@ class AboutTheMean(Reference):
 class TrainingMean(AboutTheMean):
     """The mean of the training targets, whatever the input."""
 
-    def fit(self, batches: Iterable[Batch], normalizer: Normalizer) -> None:
+    def fit(
+        self,
+        batches: Iterable[Batch],
+        normalizer: Normalizer,
+        valid: Iterable[Batch] | None = None,
+    ) -> None:
         self._fit_mean(batches)
         self._mark_fitted()
 

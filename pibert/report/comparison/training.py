@@ -1,7 +1,7 @@
 """Figures of what models cost and how they were trained: cost, tuning, convergence."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ Run = Mapping[str, Any]
 
 
 def cost(data: DatasetResults) -> Plot | None:
-    """NMSE against inference time at batches of 1 and 128, training time and parameters."""
+    """NMSE against inference time at batches of 1 and 128, FLOPs, training time and parameters."""
     most = most_at_a_time(data)
     time = "training time [s], pretraining included"
     if most > 1:
@@ -40,8 +40,9 @@ def cost(data: DatasetResults) -> Plot | None:
     panels: dict[str, tuple[str, Callable[[Run], int | float | None]]] = {
         "a  One sample at a time": ("inference [ms per sample]", lambda run: batch_cost(run, 1)),
         "b  Batches of 128": ("inference [ms per sample]", lambda run: batch_cost(run, 128)),
-        "c  Training": (time, training_seconds),
-        "d  Size": ("parameters", lambda run: (run.get("cost") or {}).get("parameters")),
+        "c  Arithmetic": ("FLOPs per sample", lambda run: (run.get("cost") or {}).get("flops")),
+        "d  Training": (time, training_seconds),
+        "e  Size": ("parameters", lambda run: (run.get("cost") or {}).get("parameters")),
     }
     errors = {m: error for m in data.models if (error := data.value(m, "nmse") or 0.0) > 0}
     costs = {
@@ -53,22 +54,30 @@ def cost(data: DatasetResults) -> Plot | None:
         return None
     rows, columns = -(-len(costs) // 2), min(2, len(costs))
     figure, axes = sheet(5.2 * columns, 3.2 * rows + 0.6, rows, columns)
+    fronts = {}
     for ax, (title, values) in zip(axes.flat, costs.items(), strict=False):
         frame(ax, title, x=panels[title][0], y="NMSE of the next frame")
         _draw_costs(ax, data, errors, values)
-        if title != "c  Training" or most == 1:  # upper bounds have no best model at a cost
-            _draw_front(ax, errors, values)
-    for ax in axes.flat[len(costs) :]:
-        ax.set_axis_off()
-    legend(figure, [Line2D([], [], **point_style(data, m)) for m in errors], 5)
+        if title != "d  Training" or most == 1:  # upper bounds have no best model at a cost
+            fronts[title[0]] = pareto_front(errors, values)
+            _draw_front(ax, [(values[m], errors[m]) for m in fronts[title[0]]])
+    handles = [Line2D([], [], **point_style(data, m)) for m in errors]
+    if len(costs) < axes.size:
+        axes.flat[-1].set_axis_off()
+        style: dict[str, Any] = {"loc": "center", "ncols": 2, "frameon": False, "fontsize": NORMAL}
+        axes.flat[-1].legend(handles=handles, **style)
+    else:
+        legend(figure, handles, 5)
     devices = {str((data.first(m).card.get("cost") or {}).get("device", "")) for m in errors} - {""}
     where = f" Measured on {', '.join(sorted(devices))}." if devices else ""
+    on_fronts = "; ".join(f"{panel}: {', '.join(models)}" for panel, models in fronts.items())
     caption = (
         "NMSE of all components over the test split (physical units) against cost; lower left is "
-        "better. The grey line joins the models that are most accurate at their cost; dotted: "
-        "error of persistence. Hollow points are predictors without training, which are absent "
-        "from c and d; other markers than circles are variants."
-        f"{shared_device_text(data)}{where}"
+        "better. The grey line is the Pareto front: no other model is both cheaper and more "
+        f"accurate than these ({on_fronts}). Dotted: error of persistence. Hollow points are "
+        "predictors without training, which are absent where they cost nothing; other markers "
+        "than circles are variants. FLOPs count matrix products and convolutions, not Fourier "
+        f"transforms.{shared_device_text(data)}{where}"
     )
     return Plot(figure, caption)
 
@@ -84,14 +93,18 @@ def _draw_costs(
         ax.plot(value, errors[model], **point_style(data, model))
 
 
-def _draw_front(ax: Axes, errors: Mapping[str, float], costs: Mapping[str, float]) -> None:
-    """A line through the models that no cheaper one beats."""
+def pareto_front(errors: Mapping[str, float], costs: Mapping[str, float]) -> list[str]:
+    """Return the models that no cheaper or equally cheap one beats, the cheapest first."""
     front: list[str] = []
     for model in sorted(costs, key=lambda m: (costs[m], errors[m])):
         if not front or errors[model] < errors[front[-1]]:
             front.append(model)
-    x, y = [costs[m] for m in front], [errors[m] for m in front]
-    style: dict[str, Any] = {"color": "0.75", "lw": 1.0, "drawstyle": "steps-post", "zorder": 1}
+    return front
+
+
+def _draw_front(ax: Axes, points: Sequence[tuple[float, float]]) -> None:
+    x, y = zip(*points, strict=True)
+    style: dict[str, Any] = {"color": "0.6", "lw": 1.2, "drawstyle": "steps-post", "zorder": 1}
     ax.plot([*x, ax.get_xlim()[1]], [*y, y[-1]], **style)
 
 

@@ -1,14 +1,16 @@
 """DMD on planted linear systems and waves."""
 
+import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer
-from pibert.models.references.dmd import DMD, DMDConfig
+from pibert.models.references.dmd import DMD, RANKS, RIDGES, DMDConfig
 from tests.helpers import refused
 from tests.models.recordings import batches_of
 
@@ -94,6 +96,77 @@ def test_a_travelling_wave_is_predicted_at_phases_never_seen(history: int) -> No
     assert torch.allclose(found[0], z[history], atol=1e-7)
     # Persistence is far off.
     assert (z[history] - z[history - 1]).abs().max() > 0.2
+
+
+def noisy(count: int, seed: int, noise: float) -> list[Batch]:
+    """Pairs of the planted system, measured with noise in all directions."""
+    generator = torch.Generator().manual_seed(seed)
+    batches = pairs(*planted(), count, seed)
+    for batch in batches:
+        for values in (batch.x, batch.y):
+            values += noise * torch.randn(values.shape, generator=generator, dtype=values.dtype)
+    return batches
+
+
+def error(model: DMD, batches: list[Batch]) -> float:
+    squares = [(model(batch.x) - batch.y[:, 0]).square().sum() for batch in batches]
+    return float(torch.stack(squares).sum())
+
+
+@pytest.mark.parametrize(("count", "noise"), [(30, 0.3), (200, 0.05)])
+def test_validation_data_choose_rank_and_ridge(count: int, noise: float) -> None:
+    train, valid, test = (noisy(n, seed, noise) for n, seed in ((count, 1), (200, 2), (200, 3)))
+    chosen = DMD(DMDConfig(), SPEC).double()
+    chosen.fit(train, NORMALIZER, valid)
+    assert chosen.config.rank in RANKS and chosen.config.ridge in RIDGES
+    assert len(chosen.modes) == chosen.config.rank
+    fixed = {}
+    for rank, ridge in itertools.product(RANKS[:3], RIDGES):
+        model = DMD(DMDConfig(rank=rank, ridge=ridge), SPEC).double()
+        model.fit(train, NORMALIZER)
+        fixed[rank, ridge] = error(model, valid)
+    # Fixed ranks track fewer directions of the data.
+    assert error(chosen, valid) <= 1.01 * min(fixed.values())
+    plain = DMD(DMDConfig(rank=64, ridge=0.0), SPEC).double()
+    plain.fit(train, NORMALIZER)
+    assert error(chosen, test) < 0.97 * error(plain, test)
+
+
+def test_what_is_given_is_not_chosen_and_without_validation_data_nothing_is() -> None:
+    train, valid = noisy(40, 1, 0.3), noisy(40, 2, 0.3)
+    for given, found in (
+        (DMDConfig(rank=5, ridge=0.5), (5, 0.5)),
+        (DMDConfig(rank=5, ridge=0.0), (5, 0.0)),
+    ):
+        model = DMD(given, SPEC).double()
+        model.fit(train, NORMALIZER, valid)
+        assert (model.config.rank, model.config.ridge) == found
+    model = DMD(DMDConfig(), SPEC).double()
+    model.fit(train, NORMALIZER)
+    assert (model.config.rank, model.config.ridge) == (64, 0.0)
+    with refused("rank", "at least 1", "0"):
+        DMDConfig(rank=0)
+    with refused("ridge", "-1"):
+        DMDConfig(ridge=-1.0)
+
+
+@pytest.mark.parametrize("history", [1, 2])
+def test_the_choice_minimises_the_error_of_the_newest_frame(history: int) -> None:
+    step = 2 * math.pi / 12
+    generator = torch.Generator().manual_seed(4)
+
+    def recording(start: float, frames: int) -> list[Batch]:
+        states = wave(start + step * torch.arange(frames, dtype=torch.float64))
+        states += 0.4 * torch.randn(states.shape, generator=generator, dtype=states.dtype)
+        return batches_of(states, SPEC, NORMALIZER, history=history, size=7)
+
+    train, valid = recording(0.0, 60), recording(0.3, 50)
+    chosen = DMD(DMDConfig(history=history), SPEC).double()
+    chosen.fit(train, NORMALIZER, valid)
+    for ridge in RIDGES:
+        other = DMD(replace(chosen.config, ridge=ridge), SPEC).double()
+        other.fit(train, NORMALIZER)
+        assert error(chosen, valid) <= 1.01 * error(other, valid)
 
 
 def test_batches_that_can_be_read_only_once_are_refused() -> None:

@@ -205,6 +205,7 @@ def invented(count: int = 3) -> DatasetResults:
             "training": trained(place) if learned else {},
             "cost": {
                 "parameters": 10_000 * (1 + place) if learned else 0,
+                "flops": 1_000_000 * (1 + place) if learned else 0,
                 "batches": [
                     {"batch": 1, "ms_per_sample": 2.0 + place % 5},
                     {"batch": 128, "ms_per_sample": 0.1 * (1 + place % 4)},

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,32 @@ def test_the_summary_ranks_by_the_mean_error_and_marks_the_best_and_what_is_leve
     assert (close.best, close.level) == (False, True)
     assert (last.best, last.level) == (False, False)
     assert best.note == "[0.00900, 0.0120]"
+
+
+def test_paired_tests_name_the_better_model_only_where_the_corrected_p_is_small():
+    data = handmade(ERRORS | {"mwt": 0.008})
+    assert tables.paired(data) is None
+    found = {"unet": (2.0, 0.001), "persistence": (4.0, 0.2), "mwt": (0.8, 0.01)}
+    tests = [
+        {"model": "pibert", "against": m, "ratio": ratio, "low": 0.7, "high": 5.0, "p": p / 2,
+         "p_holm": p}
+        for m, (ratio, p) in found.items()
+    ]  # fmt: skip
+    facts = {"wakes": {**data.facts, "paired_tests": tests}}
+    data = replace(data, results={**data.results, "data": facts})
+    table = tables.paired(data)
+    assert table is not None and [row[0].text for row in table.rows] == [
+        "mwt",
+        "unet",
+        "persistence",
+    ]
+    results = {m: cell(table, m, "result").text for m in found}
+    assert results == {
+        "mwt": "mwt better", "unet": "pibert better", "persistence": "not significant"
+    }  # fmt: skip
+    assert cell(table, "unet", "NMSE / pibert").note == "[0.700, 5.00]"
+    assert cell(table, "unet", "p, corrected").text == "0.00100"
+    assert "3 tests" in table.caption
 
 
 def test_several_seeds_give_mean_spread_and_the_widest_interval():

@@ -56,9 +56,9 @@ def parse(command: str, *, whole: bool = True) -> None:
         command: As it is typed.
         whole: Whether all that is needed must be there.
     """
-    arguments = words(command.replace("python mine.py", "pibert"))[1:]
+    arguments = words(command)[1:]
     while arguments and arguments[0] in OF_THE_GROUP:
-        arguments.pop(0)
+        del arguments[: 2 if arguments[0] == "--import" else 1]
     if ">" in arguments:
         del arguments[arguments.index(">") :]
     if not arguments:

@@ -16,6 +16,7 @@ LAYERS = (
     ("textfiles", "stopping"),
     ("tensorfiles",),
     ("sample_rng", "compilation", "config", "notes", "rollout"),
+    ("plugins",),
     ("physics",),
     ("fields",),
     ("solver", "models"),

@@ -5,6 +5,7 @@ that keep a meaning without units: not derivatives, spectra or momentum, which a
 and v have different scales.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torch import Tensor
@@ -22,7 +23,11 @@ from pibert.evaluation.regions import (
 from pibert.evaluation.scales import SMALLEST, HaarBands, PooledScales, Spectra, supports_spectra
 from pibert.evaluation.temporal import Temporal
 from pibert.fields import FieldSpec, Normalizer
+from pibert.notes import Note, warn
+from pibert.plugins import Table
 
+METRICS: Table[Callable[[FieldSpec, Normalizer], Measure | None]] = Table("pibert.metrics", {})
+"""Measures of other packages for fields in physical units; None where they do not apply."""
 SHORTEST = 20
 """Frames without a gap below which there are no metrics in time, and the length of the windows of
 RealPDEBench's metrics; here their frames are predicted one by one."""
@@ -51,8 +56,22 @@ def measures_by_space(
     if spec.velocity is not None:
         official = Official(spec=spec, frames=SHORTEST, mean=mean)
         physical = (*physical, Temporal(spec=spec), official)
+    physical = (*physical, *_added(spec, normalizer))
     plain, identity = replace(spec, units=()), Normalizer.identity(len(spec.channels))
     return {PHYSICAL: physical, STANDARDISED: _any_fields(plain, identity, has_body)}
+
+
+def _added(spec: FieldSpec, normalizer: Normalizer) -> Iterator[Measure]:
+    """The measures of other packages; one that fails is left out, with a note."""
+    for name, make in METRICS.added().items():
+        try:
+            measure = make(spec, normalizer)
+        except Exception as error:
+            text = f"the metric {name!r} of another package is left out: {error!r}"
+            warn(Note("plugin", text, subject=name))
+        else:
+            if measure is not None:
+                yield measure
 
 
 def frame_measures(

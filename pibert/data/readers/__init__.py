@@ -6,6 +6,9 @@ that it uses (default: channels); ``ISOLATED``, whether files are read in a sepa
 (default: True); ``MEASURED``, whether positions may be in pixels (default: False; if True, the
 first trajectory is loaded at once). Optional packages are imported when a file is read. ``shared``
 has the common code for names, arrays, grids, text and metadata.
+
+Readers of other packages (entry points ``pibert.readers``) are asked first, and read in this
+process unless they state ``ISOLATED = True``.
 """
 
 import inspect
@@ -39,9 +42,11 @@ from pibert.data.readers.shared.files import expand_pattern
 from pibert.data.readers.shared.metadata import state_facts, state_recordings
 from pibert.data.readers.shared.regions import flip_recordings, mark_recordings
 from pibert.fields import Trajectory
+from pibert.notes import Note, warn
+from pibert.plugins import Table
 from pibert.regular_files import require_regular
 
-READERS: dict[str, Any] = {
+_OWN: dict[str, Any] = {
     "native": native,
     "realpdebench": realpdebench,
     "cfdbench": cfdbench,
@@ -59,8 +64,17 @@ READERS: dict[str, Any] = {
 }
 """The kinds by name; particular ones come before general ones."""
 
-ISOLATED = tuple(kind for kind, reader in READERS.items() if getattr(reader, "ISOLATED", True))
-"""Kinds that are read in a separate process."""
+
+def _reader(found: Any) -> Any:
+    needed = ("TITLE", "recognise", "open_recordings")
+    if missing := [name for name in needed if not hasattr(found, name)]:
+        raise ValueError(f"expected a reader with {', '.join(needed)}, found no {missing[0]}")
+    return found
+
+
+READERS: Table[Any] = Table("pibert.readers", _OWN, _reader)
+ISOLATED = tuple(kind for kind, reader in _OWN.items() if getattr(reader, "ISOLATED", True))
+"""Kinds of this package that are read in a separate process."""
 _LAYOUT = ("channels", "axes", "shape")
 """Hints on the layout of arrays."""
 
@@ -91,10 +105,13 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
         raise SourceError(f"{path}: the file is empty; get a new copy of it")
     if native.recognise(path):
         return "native"
+    for kind, source in READERS.added().items():
+        if _recognises(kind, source, path):
+            return kind
     is_parsed = path.is_file() and (path.suffix.lower() == ".mat" or is_hdf5(path))
     if isolate and is_parsed and remote.is_available():
         return remote.identify_isolated(path)
-    for kind, source in READERS.items():
+    for kind, source in _OWN.items():
         if source.recognise(path):
             return kind
     inside = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else set()
@@ -123,6 +140,15 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
     raise SourceError(f"{path}: {problem}. Known: {known}")
 
 
+def _recognises(kind: str, source: Any, path: Path) -> bool:
+    try:
+        return bool(source.recognise(path))
+    except Exception as error:
+        text = f"the reader {kind!r} of another package failed on {path}: {error!r}"
+        warn(Note("plugin", text, subject=kind))
+        return False
+
+
 def open_recordings(
     path: Path | str,
     kind: str | None = None,
@@ -135,9 +161,8 @@ def open_recordings(
 
     PIV, columns, ``.npz`` and native files may also be given as a pattern such as ``run/B*.txt``.
     ``kind`` is a key of ``READERS`` (default: by ``identify``); ``options`` are further arguments
-    of the reader (``options_of``). With ``isolate`` the kinds in ``ISOLATED`` are read in a
-    separate process, with limits on memory and time: a damaged file may crash or hang the
-    libraries that parse it.
+    of the reader (``options_of``). With ``isolate`` most kinds are read in a separate process, with
+    limits on memory and time: a damaged file may crash or hang the libraries that parse it.
     """
     path = Path(path)
     if kind is None:
@@ -157,7 +182,8 @@ def open_recordings(
     # The others are applied here, the same way for every kind.
     layout = Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
     with naming(path):
-        if isolate and kind in ISOLATED and remote.is_available():
+        is_isolated = getattr(READERS[kind], "ISOLATED", kind in _OWN)
+        if isolate and is_isolated and remote.is_available():
             recordings = remote.open_isolated(path, kind, layout, options)
         else:
             recordings = READERS[kind].open_recordings(path, layout, **options)

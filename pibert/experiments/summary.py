@@ -1,6 +1,7 @@
-"""A description of a run before it starts, and a note on scores that rest on one flow."""
+"""A description of a run before it starts and of its result, and notes on both."""
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from pibert.data.splits import SPLITS, Segment
 from pibert.data.wording import counted
@@ -10,6 +11,11 @@ from pibert.experiments.flows import Flows
 from pibert.models.references.simple import Reference
 from pibert.notes import Note
 
+if TYPE_CHECKING:
+    from pibert.experiments.run import Finished
+
+_LATE = 5
+"""Epochs after the best one from which on a model may overfit."""
 _PURPOSES = dict(zip(SPLITS, ("training", "validation", "calibration", "testing"), strict=True))
 _STAGES: dict[Part, str] = {
     "pretrain": "Pretraining",
@@ -84,3 +90,44 @@ def one_flow_note(flows: Flows) -> Note | None:
         return Note("one-flow", text, "add flows to learn how well it does on new ones")
     remedy = "add flows, or see how much the scores change with another split: --set "
     return Note("one-flow", text, f"{remedy}data.split_seed=1")
+
+
+def headline(finished: "Finished") -> str:
+    """Return the metrics of a finished run in a line."""
+    best, epochs, numbers = finished.best_epoch, finished.fitted.epochs, _numbers(finished.metrics)
+    if not epochs:
+        return "Fitted in closed form: there are no epochs and no learning curves."
+    if finished.validated:
+        return f"Best epoch {best} of {epochs}: {numbers}"
+    return f"Last epoch {best}, without validation: {numbers}"
+
+
+def _numbers(metrics: Mapping[str, float]) -> str:
+    """Return the metrics of a run as text, each number once."""
+    if "skill" in metrics:
+        return (
+            f"validation error {metrics['reconstruction']:.4g}, persistence "
+            f"{metrics['persistence']:.4g}, skill {metrics['skill']:.3g}"
+        )
+    loss = metrics.get("loss")
+    kept = {name: value for name, value in metrics.items() if name == "loss" or value != loss}
+    return ", ".join(f"{name} {value:.4g}" for name, value in kept.items())
+
+
+def notes_on(finished: "Finished") -> Iterator[Note]:
+    """Notes on a model that learned little, and on one that overfits."""
+    best, epochs = finished.best_epoch, finished.fitted.epochs
+    if finished.metrics.get("skill", 1.0) <= 0:
+        yield Note(
+            "no-skill",
+            "the model is no better than persistence, which predicts no change",
+            "train longer, raise training.learning_rate, or take frames further apart "
+            "(data.stride)",
+        )
+    elif finished.validated and 0 < best <= epochs / 2 and epochs - best >= _LATE:
+        yield Note(
+            "overfitting",
+            f"the validation error is lowest in epoch {best} of {epochs}, whose weights are kept, "
+            "and rises afterwards: the model overfits",
+            f"add flows, or train for fewer epochs: --set training.epochs={best}",
+        )

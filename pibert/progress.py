@@ -28,6 +28,10 @@ def say(console: Console, text: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+def digits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
 def is_first_process() -> bool:
     """Return False in the other processes of a run on several devices, which stay silent."""
     # torchrun counts all processes; under SLURM it numbers nodes separately.

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pibert.notes import Note, Notes
+from pibert.progress import digits as digits
 from pibert.progress import is_first_process as is_first_process
 from pibert.progress import progress_bar
 from pibert.progress import say as say
@@ -83,10 +84,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def digits(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
 
 
 @contextlib.contextmanager

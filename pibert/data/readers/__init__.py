@@ -178,9 +178,7 @@ def open_recordings(
             f"{path}: --{name} means nothing for files of kind {kind!r}, which state it; "
             "leave it out"
         )
-    # Readers get these hints alone; dt, dx and dy may stand in for what a file does not state.
-    # The others are applied here, the same way for every kind.
-    layout = Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
+    layout = _layout(hints)
     with naming(path):
         is_isolated = getattr(READERS[kind], "ISOLATED", kind in _OWN)
         if isolate and is_isolated and remote.is_available():
@@ -188,11 +186,35 @@ def open_recordings(
         else:
             recordings = READERS[kind].open_recordings(path, layout, **options)
         measured = getattr(READERS[kind], "MEASURED", False)
-        recordings = state_recordings(recordings, hints, measured=measured)
-        # Sides and regions are those of the flipped fields.
-        recordings = state_facts(flip_recordings(recordings, hints.flip), hints)
-        recordings = mark_recordings(recordings, hints.body, hints.mask)
+        recordings = _with_hints(recordings, hints, measured=measured)
     return replace(recordings, load=partial(_load, path=path, load=recordings.load))
+
+
+def open_memory(data: Any, hints: Hints = Hints(), *, name: str = "flow") -> Recordings:
+    """Fields in memory as recordings: arrays by name, or an xarray ``Dataset``.
+
+    Names, units and hints mean what they mean in a file of kind ``arrays`` or ``netcdf``.
+    """
+    layout = _layout(hints)
+    with naming(Path(name)):
+        if isinstance(data, Mapping) and not hasattr(data, "data_vars"):
+            recordings = arrays.open_memory(data, layout, name)
+        else:
+            recordings = netcdf.open_dataset(data, layout, name)
+        return _with_hints(recordings, hints, measured=True)
+
+
+def _layout(hints: Hints) -> Hints:
+    """The hints that readers get; dt, dx and dy may stand in for what a file does not state."""
+    return Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
+
+
+def _with_hints(recordings: Recordings, hints: Hints, *, measured: bool) -> Recordings:
+    """Apply the other hints, the same way for every kind."""
+    recordings = state_recordings(recordings, hints, measured=measured)
+    # Sides and regions are those of the flipped fields.
+    recordings = state_facts(flip_recordings(recordings, hints.flip), hints)
+    return mark_recordings(recordings, hints.body, hints.mask)
 
 
 def _load(name: str, *, path: Path, load: Callable[[str], Trajectory]) -> Trajectory:

@@ -42,6 +42,7 @@ ELSEWHERE = {
 """Pages whose Python another test runs."""
 HERE = (
     "docs/predicting.md",
+    "docs/python.md",
     "docs/rollout.md",
     "docs/runs.md",
     "docs/serving.md",
@@ -111,6 +112,35 @@ def test_the_example_of_predicting_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["frames"].shape == (3, 50, 2, 16, 16)
     names = run_python("docs/predicting.md", gradients)
     assert names["by_fields"].any() and names["by_reynolds"].any()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pibert.notes.InputWarning")
+def test_the_page_on_python_can_be_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pibert
+    from tests.helpers import TINY_OPTIONS
+
+    monkeypatch.chdir(tmp_path)
+    standins.piv_recording(tmp_path, frames=60)
+    whole = pibert.fit
+
+    def short(flow: Any, **how: Any) -> Any:
+        name = how.get("model", "pibert-mr")
+        tiny = {} if "start" in how else {"model.options": dict(TINY_OPTIONS[name])}
+        how["settings"] = how.get("settings", {}) | tiny
+        return whole(flow, **how | {"epochs": 1})
+
+    monkeypatch.setattr(pibert, "fit", short, raising=False)
+    names: dict[str, Any] = {}
+    for code in python_blocks("docs/python.md"):
+        names = run_python("docs/python.md", code, **names)
+    assert names["scores"]["skill"].keys() >= {"u", "v", "all"}
+    assert names["ahead"].low.shape == (3, 2, 16, 20) and names["x"].grad.any()
+    assert Path("runs/B-comparison/results.json").exists()
+    for file in ("rollout.png", "noise.png", "noise.h5", "ahead.nc", "models/jet", "models/mine"):
+        assert Path(file).exists(), file
 
 
 def test_the_example_of_a_writer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def test_a_run_names_where_its_model_is_from() -> None:
     assert origin_of(type("Mine", (), {"__module__": __name__})) == "test_plugins.py"
     card = {"provenance": {"model_from": "mine.py", "versions": {"pibert": "0.0"}}}
     text = _unknown_model("mine", card)
-    assert "pibert --import mine.py" in text and "saved by 0.0" in text
+    assert "pibert --import mine.py" in text and "saved by pibert 0.0" in text
     assert "install the package that adds it" in _unknown_model("mine", {})
 
 

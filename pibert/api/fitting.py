@@ -25,7 +25,7 @@ def fit(
     *,
     preset: str | None = None,
     epochs: int | None = None,
-    start: str | Path | None = None,
+    start: str | Path | Model | None = None,
     out: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -44,8 +44,8 @@ def fit(
         model: A name of ``pibert.MODELS``; default: ``pibert-mr``, or the model of ``start``.
         preset: A named size of the model.
         epochs: Passes over the training data.
-        start: A run, a model or the name of a shipped one, such as ``cylinder-mr``: its weights are
-            trained further.
+        start: A model, a run folder or the name of a shipped model, such as ``cylinder-mr``: its
+            weights are trained further.
         out: The run folder; default: ``runs/FLOW-MODEL``, with a number if that holds another run.
         seed: Of weights and the order of samples.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
@@ -59,6 +59,8 @@ def fit(
     from pibert.progress import TrainingProgress, is_first_process, say
 
     flow = as_flow(data)
+    if isinstance(start, Model):
+        start = start.saved_in("be a start")
     named = {
         "model.name": model,
         "model.preset": preset,

@@ -49,7 +49,8 @@ class Flow(Sequence[Trajectory]):
 
     @property
     def name(self) -> str:
-        return self.recordings.path.stem if self.path is not None else self.recordings.names[0]
+        is_pattern = self.path is None or not self.path.exists()
+        return self.recordings.names[0] if is_pattern else self.recordings.path.stem
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ class Model(Predictor):
         from pibert.data.filling import fill_recordings
         from pibert.inference.filling import fill_settings
 
-        how = fill_settings(self, self._folder("fill flows"), **settings)
+        how = fill_settings(self, self.saved_in("fill flows"), **settings)
         with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
             target = Path(folder) / f"{flow.name}.h5"
             fill_recordings(flow.recordings, target, how, on_note=lambda text: warn(text))
@@ -157,7 +157,7 @@ class Model(Predictor):
         """
         from pibert.experiments.evaluation import RolloutPlan, score_model
 
-        folder = self._folder("evaluate")
+        folder = self.saved_in("evaluate")
         if flow is None and not (folder / "config.json").exists():
             raise ValueError(
                 f"{folder}: expected a run, which has a test split, found a model alone; give "
@@ -180,7 +180,7 @@ class Model(Predictor):
         from pibert.experiments.calibration import calibrate_on, calibrate_run
         from pibert.inference.calibration import CalibrationSettings
 
-        folder, how = self._folder("calibrate"), CalibrationSettings(**settings)
+        folder, how = self.saved_in("calibrate"), CalibrationSettings(**settings)
         self.__dict__.pop("calibrated", None)
         device = str(self.device)
         if flow is None:
@@ -194,7 +194,7 @@ class Model(Predictor):
         from pibert.inference.calibrated import CalibratedPredictor, with_members
         from pibert.inference.calibration_file import read_calibration
 
-        folder = self._folder("predict with intervals")
+        folder = self.saved_in("predict with intervals")
         predictor = with_members(self, folder)
         return CalibratedPredictor(predictor, read_calibration(folder, predictor.weights_sha256))
 
@@ -238,17 +238,18 @@ class Model(Predictor):
         named = {".onnx": "onnx", ".pt2": "torch-export"}.get(path.suffix)
         if to is None and named is None:
             raise ValueError(f"{path}: expected a name that ends in .onnx or .pt2, or to=")
-        saved = read_model(self._folder("export"))
+        saved = read_model(self.saved_in("export"))
         return export_model(saved, path, to or named or "", **settings).path
 
     def serve(self, port: int = 8000, *, host: str = "127.0.0.1") -> None:
         """Serve the model over HTTP with a web viewer, until it is interrupted."""
         from pibert.serve.server import Setup, serve
 
-        folder = str(self._folder("serve"))
+        folder = str(self.saved_in("serve"))
         serve(Setup(models=[folder], host=host, port=port, device=str(self.device)), print)
 
-    def _folder(self, purpose: str) -> Path:
+    def saved_in(self, purpose: str = "have a folder") -> Path:
+        """The folder of the model; ValueError if it is in memory alone."""
         if self.path is None:
             raise ValueError(
                 f"expected a model that was saved to {purpose}, found one in memory; save it "

@@ -32,13 +32,13 @@ def wave(frames: int, speed: float = 1.0) -> np.ndarray:
 
 
 def waves(frames: int = 30, **changes: Any) -> pibert.Flow:
-    return pibert.flow(
-        wave(frames), **{"dx": DX, "dy": DY, "dt": DT, "name": "wave"} | UNITS | changes
-    )
+    stated: dict[str, Any] = {"dx": DX, "dy": DY, "dt": DT, "name": "wave"} | UNITS | changes
+    return pibert.flow(wave(frames), **stated)
 
 
 def fit(flow: Any, **changes: Any) -> pibert.Model:
-    return pibert.fit(flow, **{"epochs": 2, "settings": TINY, "quiet": True} | changes)
+    how: dict[str, Any] = {"epochs": 2, "settings": TINY, "quiet": True} | changes
+    return pibert.fit(flow, **how)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,11 @@ def test_arrays_tensors_xarray_and_files_give_the_same_flow(tmp_path: Path) -> N
     axes = {"y": DY * np.arange(8), "x": DX * np.arange(12), "time": DT * np.arange(6)}
     units = {"y": "m", "x": "m", "time": "s"}
     coords = {name: (name, axis, {"units": units[name]}) for name, axis in axes.items()}
-    named = {"u": u, "v": v, **{"t" if n == "time" else n: a for n, a in axes.items()}}
+    named: dict[str, Any] = {
+        "u": u,
+        "v": v,
+        **{"t" if n == "time" else n: a for n, a in axes.items()},
+    }
     dataset = xr.Dataset(
         {n: (("time", "y", "x"), a, {"units": "m/s"}) for n, a in (("u", u), ("v", v))}, coords
     )
@@ -172,7 +176,7 @@ def test_a_saved_model_predicts_bit_for_bit_as_the_fitted_one(
 
 
 def test_it_learns_and_its_scores_are_those_of_its_predictions(trained: pibert.Model) -> None:
-    scores = trained.evaluate(rollout=2)
+    scores: Any = trained.evaluate(rollout=2)
     assert scores["skill"]["all"] > 0.2
     assert scores.card["data"]["test_frames"] == 3 and scores.rollouts["steps"] == 2
     flow = waves()
@@ -285,8 +289,8 @@ def test_gradients_pass_through_step_and_a_loader_trains_a_bare_module(
     trained.step(x).square().sum().backward()
     assert x.grad is not None and bool(x.grad.abs().sum() > 0)
     loader = waves(12).loader(batch_size=4)
-    samples = loader.dataset
-    assert len(samples) == 11 and isinstance(samples, torch.utils.data.Dataset)
+    samples: Any = loader.dataset
+    assert isinstance(loader.dataset, torch.utils.data.Dataset) and len(samples) == 11
     module = pibert.build_model("pibert-mr", spec=samples.spec, **TINY["model.options"])
     before = [p.detach().clone() for p in module.parameters()]
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)

@@ -271,13 +271,10 @@ def _candidates(models: Sequence[str | Path | Model], experiment: "Experiment") 
     for each in models:
         if isinstance(each, str) and each.partition(":")[0] in MODELS:
             name, _, preset = each.partition(":")
-            if not preset and name == experiment.model.name:
-                preset = experiment.model.preset or ""
-            elif not preset and experiment.model.preset in PRESETS[name]:
+            if not preset and experiment.model.preset in PRESETS[name]:
                 preset = experiment.model.preset or ""  # small without a GPU
-            found[each.replace(":", "-")] = Candidate(
-                model=ModelConfig(name=name, preset=preset or None)
-            )
+            chosen = ModelConfig(name=name, preset=preset or None)
+            found[each.replace(":", "-")] = Candidate(model=chosen)
             continue
         path = each.path if isinstance(each, Model) else Path(each)
         if path is None or not (path / "model.json").exists():

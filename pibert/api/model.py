@@ -1,6 +1,7 @@
 """A trained model with everything that can be done with it."""
 
 import shutil
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pibert.api.flows import Flow, as_flow, join, read
 from pibert.api.pictures import Picture, as_html, draw
 from pibert.fields import Grid, Trajectory
 from pibert.inference.model_file import find_model, read_model
@@ -16,7 +18,6 @@ from pibert.inference.predictor import Predictor
 from pibert.notes import Note, Notes, collecting, warn
 
 if TYPE_CHECKING:
-    from pibert.api.flows import Flow
     from pibert.data.writers import Block, Description
     from pibert.evaluation.forecast_scores import ForecastScores
     from pibert.evaluation.scores import Scores
@@ -127,16 +128,13 @@ class Model(Predictor):
         flow = _flow(fields)
         if flow is None:
             return super().fill(fields, known, parameters, grid=grid)
-        import tempfile
-
-        from pibert.api.flows import as_flow, join, read
         from pibert.data.filling import fill_recordings
         from pibert.inference.filling import fill_settings
 
         how = fill_settings(self, self.saved_in("fill flows"), **settings)
         with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
             target = Path(folder) / f"{flow.name}.h5"
-            fill_recordings(flow.recordings, target, how, on_note=lambda text: warn(text))
+            fill_recordings(flow.recordings, target, how, on_note=warn)
             return join([as_flow(each.load()) for each in read(target)])
 
     def evaluate(
@@ -167,7 +165,7 @@ class Model(Predictor):
         into = None if out is None else Path(out)
         if flow is None:
             return score_model(folder, into=into, rollout=plan)[0]
-        with _require_flow(flow).as_file() as (path, stated):
+        with as_flow(flow).as_file() as (path, stated):
             return score_model(folder, path, stated, into=into, rollout=plan)[0]
 
     def calibrate(self, flow: Any = None, **settings: Any) -> "Calibration":
@@ -185,7 +183,7 @@ class Model(Predictor):
         device = str(self.device)
         if flow is None:
             return calibrate_run(folder, how, device=device)
-        with _require_flow(flow).as_file() as (path, stated):
+        with as_flow(flow).as_file() as (path, stated):
             return calibrate_on(folder, path, how, stated=stated, device=device)
 
     @cached_property
@@ -259,7 +257,7 @@ class Model(Predictor):
 
     def _forecast(
         self,
-        flow: "Flow",
+        flow: Flow,
         steps: int | None,
         parameters: Any,
         start: int | None,
@@ -428,19 +426,11 @@ class Forecast:
         return facts
 
 
-def _joined(parts: "Iterable[torch.Tensor | None]") -> torch.Tensor | None:
+def _joined(parts: Iterable[torch.Tensor | None]) -> torch.Tensor | None:
     found = [part for part in parts if part is not None]
     return torch.cat(found) if found else None
 
 
-def _flow(fields: Any) -> "Flow | None":
+def _flow(fields: Any) -> Flow | None:
     """The flow of an argument; None for arrays, tensors and xarray."""
-    if isinstance(fields, str | Path | Trajectory) or hasattr(fields, "recordings"):
-        return _require_flow(fields)
-    return None
-
-
-def _require_flow(flow: Any) -> "Flow":
-    from pibert.api.flows import as_flow
-
-    return as_flow(flow)
+    return as_flow(fields) if isinstance(fields, str | Path | Trajectory | Flow) else None

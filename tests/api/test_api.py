@@ -15,7 +15,7 @@ from pibert.api.flows import in_python
 from pibert.api.model import Forecast
 from pibert.inference import Predictor
 from pibert.training import engine
-from tests.helpers import TINY_OPTIONS, assert_close, refused
+from tests.helpers import PATIENCE, TINY_OPTIONS, assert_close, refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::pibert.notes.InputWarning")
 
@@ -277,6 +277,33 @@ def test_intervals_need_a_calibration_and_contain_the_forecast(tmp_path: Path) -
         model.rollout(waves(60), 9, level=0.5)
     model.save("kept")
     assert pibert.load("kept").rollout(waves(60), 2, level=0.5).low.equal(found.low)
+
+
+def test_a_pretrained_model_fills_the_gaps_of_a_flow() -> None:
+    array = wave(30)
+    array[5, :, 3, 4] = np.nan
+    settings = TINY | {"pretraining.epochs": 1, "pretraining.batch_size": 8}
+    model = fit(waves(), epochs=1, settings=settings, out="run")
+    gappy = pibert.flow(array, dx=DX, dy=DY, dt=DT, name="gappy", **UNITS)
+    with refused("not trained to fill gaps", "run/pretraining"):
+        model.fill(gappy)
+    filled = pibert.load("run/pretraining").fill(gappy, flag_outliers=False)
+    marked = filled[0].filled
+    assert marked.sum() == 1 and marked[5, 3, 4]
+    kept = np.isfinite(array)
+    assert np.array_equal(filled.numpy()[kept], array[kept]) and np.isfinite(filled.numpy()).all()
+
+
+def test_a_model_is_served_until_it_is_stopped(trained: pibert.Model, tmp_path: Path) -> None:
+    code = f"import pibert; pibert.load({str(trained.path)!r}).serve(0)"
+    command = [sys.executable, "-u", "-c", code]
+    root = str(Path(pibert.__file__).parents[1])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as server:
+        assert server.stdout is not None
+        first = server.stdout.readline()
+        server.terminate()
+        server.wait(PATIENCE)
+    assert "http://127.0.0.1:" in first and server.returncode == 0
 
 
 # Plain PyTorch

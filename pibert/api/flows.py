@@ -313,26 +313,24 @@ def _stated(
 
 def _arrays(data: Any, name: str) -> Any:
     """Arrays by name, or an xarray ``Dataset``."""
-    import numpy as np
-
     if hasattr(data, "data_vars"):
         return data
     if hasattr(data, "to_dataset"):
         axis = next((dim for dim in ("channel", "variable", "c") if dim in data.dims), None)
-        return (
-            data.to_dataset(name=data.name or name) if axis is None else data.to_dataset(dim=axis)
-        )
+        if axis is not None:
+            return data.to_dataset(dim=axis)
+        return data.to_dataset(name=data.name or name)
     if not isinstance(data, Mapping):
         data = {name: data}
+    if not data:
+        raise ValueError("expected arrays by channel name, found none")
     found = {key: _array(value) for key, value in data.items()}
     for key, array in found.items():
-        if array.dtype.kind not in "fiub" or array.dtype.kind == "O":
+        if array.dtype.kind not in "fiub":
             raise TypeError(
                 f"{key}: expected numbers in an array, found {array.dtype}; give a NumPy array, a "
                 "tensor, arrays by name, xarray, or the path of a file"
             )
-    if not isinstance(next(iter(found.values()), None), np.ndarray):
-        raise ValueError("expected arrays by channel name, found none")
     return found
 
 

@@ -4,6 +4,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pibert.api.fitting import compare, fit
+    from pibert.api.flows import Flow, flow, read
+    from pibert.api.model import Model, load
     from pibert.fields import (
         PARAMETER_WIDTH,
         Batch,
@@ -15,14 +18,17 @@ if TYPE_CHECKING:
         Sides,
         Trajectory,
     )
-    from pibert.inference import Predictor, load
+    from pibert.inference import Predictor
     from pibert.models import MODELS, PRESETS, build_model, count_parameters
 
 __version__ = "0.1.0"
 
 _HOMES = {
     **dict.fromkeys(("MODELS", "PRESETS", "build_model", "count_parameters"), "pibert.models"),
-    **dict.fromkeys(("Predictor", "load"), "pibert.inference"),
+    **dict.fromkeys(("compare", "fit"), "pibert.api.fitting"),
+    **dict.fromkeys(("Flow", "flow", "read"), "pibert.api.flows"),
+    **dict.fromkeys(("Model", "load"), "pibert.api.model"),
+    "Predictor": "pibert.inference",
 }
 """Modules of the names in ``__all__`` that are not from ``pibert.fields``."""
 
@@ -33,7 +39,9 @@ __all__ = [
     "Batch",
     "Boundary",
     "FieldSpec",
+    "Flow",
     "Grid",
+    "Model",
     "Normalizer",
     "Parameter",
     "Predictor",
@@ -41,8 +49,12 @@ __all__ = [
     "Trajectory",
     "__version__",
     "build_model",
+    "compare",
     "count_parameters",
+    "fit",
+    "flow",
     "load",
+    "read",
 ]
 
 

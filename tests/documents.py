@@ -106,5 +106,5 @@ def _commands_in(lines: str) -> list[Block]:
     return [
         Block("shell", line.strip())
         for line in joined.splitlines()
-        if re.match(r"\s*(pibert|python mine\.py) ", line)
+        if re.match(r"\s*pibert ", line)
     ]

@@ -18,9 +18,10 @@ from rich.console import Console
 from pibert import config
 from pibert.cli.config import to_toml
 from pibert.cli.terminal import is_first_process
-from pibert.cli.train import TrainingProgress, _summarise
+from pibert.cli.train import _summarise
 from pibert.data.format import write
 from pibert.experiments import Experiment, Finished, load_experiment
+from pibert.progress import TrainingProgress
 from pibert.training.settings import Fitted
 from tests.command import refusal, run, well
 from tests.data.helpers import make_trajectory
@@ -176,7 +177,7 @@ def test_a_log_gets_the_first_and_last_epoch_and_a_line_every_half_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = iter(range(0, 1000, 5))
-    monkeypatch.setattr("pibert.cli.train.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("pibert.progress.time.monotonic", lambda: float(next(clock)))
     output = io.StringIO()
     with TrainingProgress(Console(file=output, force_terminal=False)) as progress:
         progress.describe(["Model: tiny"])
@@ -189,6 +190,20 @@ def test_a_log_gets_the_first_and_last_epoch_and_a_line_every_half_minute(
     assert lines[0] == "Model: tiny" and lines[-1] == "Note: could not write [this]"
     assert lines[1].startswith("epoch    1") and lines[-2].startswith("epoch   20")
     assert 6 < len(lines) < 15
+    assert all("left" in line for line in lines if line.startswith("step "))
+
+
+def test_the_time_left_follows_from_the_speed_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("pibert.progress.time.monotonic", lambda: now[0])
+    output = io.StringIO()
+    with TrainingProgress(Console(file=output, force_terminal=False)) as progress:
+        progress.start(1000, 100)  # resumed
+        for seconds, done in ((5.0, 105), (20.0, 120), (55.0, 910)):
+            now[0] = seconds
+            progress.step(done, 0.125)
+    first, second = output.getvalue().splitlines()
+    assert first.endswith("about 15 min left") and second.endswith("about 6 s left")
 
 
 def test_other_processes_are_silent(

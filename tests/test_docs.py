@@ -43,6 +43,7 @@ ELSEWHERE = {
 HERE = (
     "docs/piv.md",
     "docs/predicting.md",
+    "docs/python.md",
     "docs/rollout.md",
     "docs/runs.md",
     "docs/serving.md",
@@ -57,9 +58,9 @@ def parse(command: str, *, whole: bool = True) -> None:
         command: As it is typed.
         whole: Whether all that is needed must be there.
     """
-    arguments = words(command.replace("python mine.py", "pibert"))[1:]
+    arguments = words(command)[1:]
     while arguments and arguments[0] in OF_THE_GROUP:
-        arguments.pop(0)
+        del arguments[: 2 if arguments[0] == "--import" else 1]
     if ">" in arguments:
         del arguments[arguments.index(">") :]
     if not arguments:
@@ -123,6 +124,35 @@ def test_the_example_of_statistics_runs(
     names: Any = run_python("docs/piv.md", code)
     assert names["found"].tke.shape == names["found"].spec.grid.shape
     assert "torch.Size" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pibert.notes.InputWarning")
+def test_the_page_on_python_can_be_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pibert
+    from tests.helpers import TINY_OPTIONS
+
+    monkeypatch.chdir(tmp_path)
+    standins.piv_recording(tmp_path, frames=60)
+    whole = pibert.fit
+
+    def short(flow: Any, **how: Any) -> Any:
+        name = how.get("model", "pibert-mr")
+        tiny = {} if "start" in how else {"model.options": dict(TINY_OPTIONS[name])}
+        how["settings"] = how.get("settings", {}) | tiny
+        return whole(flow, **how | {"epochs": 1})
+
+    monkeypatch.setattr(pibert, "fit", short, raising=False)
+    names: dict[str, Any] = {}
+    for code in python_blocks("docs/python.md"):
+        names = run_python("docs/python.md", code, **names)
+    assert names["scores"]["skill"].keys() >= {"u", "v", "all"}
+    assert names["ahead"].low.shape == (3, 2, 16, 20) and names["x"].grad.any()
+    assert Path("runs/B-comparison/results.json").exists()
+    for file in ("rollout.png", "noise.png", "noise.h5", "ahead.nc", "models/jet", "models/mine"):
+        assert Path(file).exists(), file
 
 
 def test_the_example_of_a_writer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ LAYERS = (
     ("regular_files",),
     ("textfiles", "stopping"),
     ("tensorfiles",),
-    ("sample_rng", "compilation", "config", "notes", "rollout"),
+    ("sample_rng", "compilation", "config", "notes", "progress", "rollout"),
+    ("plugins",),
     ("physics",),
     ("fields",),
     ("solver", "models"),
@@ -27,7 +28,7 @@ LAYERS = (
     ("report", "serve"),
     ("experiments",),
     ("comparison",),
-    ("cli",),
+    ("api", "cli"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

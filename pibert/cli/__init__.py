@@ -35,6 +35,7 @@ from pibert.cli import (
 from pibert.cli.options import option
 from pibert.cli.terminal import complain, is_first_process, say
 from pibert.notes import InputWarning
+from pibert.plugins import add_named
 
 _COMMANDS: dict[str, dict[str, Any]] = {
     "Data": {
@@ -171,11 +172,22 @@ def main(
             "Show where in the code an error occurred.", "--traceback", envvar="PIBERT_TRACEBACK"
         ),
     ] = False,
+    modules: Annotated[
+        list[str] | None,
+        option(
+            "Import this file or installed module, which adds models, readers or metrics. "
+            "Repeatable.",
+            "--import",
+            metavar="FILE.py|MODULE",
+        ),
+    ] = None,
 ) -> None:
     """PIBERT: a physics-informed Fourier-wavelet transformer for flow fields.
 
     Help on a command: pibert generate --help
     """
+    if modules:
+        add_named(modules)
 
 
 for _panel, _commands in _COMMANDS.items():

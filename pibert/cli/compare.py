@@ -5,21 +5,19 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from pibert.cli.completion import complete_candidates, complete_comparison
 from pibert.cli.options import Json, option
-from pibert.cli.terminal import digits, say, show_json
+from pibert.cli.terminal import say, show_json
 
 if TYPE_CHECKING:
-    from pibert.comparison import Comparison, Job, Trial
+    from pibert.comparison import Comparison, Job
 
 
 def compare(
@@ -97,6 +95,7 @@ def compare(
         load_comparison,
         refuse_other,
     )
+    from pibert.comparison.live import LiveTable
     from pibert.config import with_overrides
 
     changes = tuple(settings or [])
@@ -113,7 +112,7 @@ def compare(
     plan = _select(plan, models, seeds, runs or [])
     known = refuse_other(plan, out)["candidates"]
     console = Console(stderr=as_json)
-    with _LiveTable(plan, console) as table:
+    with LiveTable(plan, console) as table:
         failed = carry_out(plan, out, table, workers=workers)
     results = gather(plan, out, failed, shlex.join(["pibert", *sys.argv[1:]]))
     left_out = [name for name in known if name not in plan.candidates]
@@ -186,106 +185,21 @@ def _select(
     return replace(plan, candidates=candidates)
 
 
-class _LiveTable:
-    """A watcher that shows the states of all runs; in a log, a line for each that is done."""
-
-    def __init__(self, plan: "Comparison", console: Console) -> None:
-        self._console = console
-        self._reported: set[object] = set()
-        self._states: dict[Job | Trial, tuple[str, float | None]] = {}
-        self._many = len(plan.data) > 1, len(plan.seeds) > 1
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._shows = console.is_terminal
-
-    def __enter__(self) -> Self:
-        if self._shows:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shows:
-            self._live.stop()
-
-    def _report_once(self, key: object, text: str) -> None:
-        if key not in self._reported:
-            self._reported.add(key)
-            say(self._console, text)
-            self._console.file.flush()
-
-    def simulated(self, done: int | float, total: int | None = None) -> None:
-        if not self._shows:
-            self._report_once("simulated", "simulating flows (kept in the cache)")
-        else:
-            of = "" if total is None else f" of {total}"
-            self._live.update(Text(f"simulating flow {done:g}{of}"), refresh=True)
-
-    def update(self, item: "Job | Trial", state: str, error: float | None = None) -> None:
-        from pibert.comparison import Job
-
-        self._states[item] = (state, error)
-        if self._shows:
-            self._live.update(self._table(), refresh=True)
-            return
-        name, is_run = f"{item.data} {item.candidate}", isinstance(item, Job)
-        name += f" seed {item.seed}" if isinstance(item, Job) else f" tuning, {item.setting}"
-        if is_run and state.startswith("training "):  # it has begun to step
-            self._report_once((item, "training"), f"{name}: training")
-        elif error is not None:
-            metric = "nmse" if is_run else "validation error"
-            self._report_once(item, f"{name}: {metric} {digits(error)}")
-        elif state == "diverged":
-            self._report_once(item, f"{name}: diverged")
-
-    def _table(self) -> Table:
-        """All runs, and the tuning trials that are training."""
-        from pibert.comparison import Job
-
-        datasets, seeds = self._many
-        table = Table("model", *(["data"] if datasets else []), *(["seed"] if seeds else []))
-        table.add_column("state")
-        table.add_column("NMSE", justify="right")
-        for item, (state, error) in self._states.items():
-            if isinstance(item, Job):
-                seed, shown = str(item.seed), "" if error is None else digits(error)
-            elif state.startswith("training"):
-                seed, state, shown = "", f"{state}, tuning with {item.setting}", ""
-            else:
-                continue
-            style = {"waiting": "dim", "done": "green", "failed": "red"}.get(state, "bold")
-            extra = [item.data] * datasets + [seed] * seeds
-            table.add_row(item.candidate, *extra, Text(state, style), shown)
-        return table
-
-
 def _show_ranking(
     console: Console, name: str, facts: Mapping[str, Any], results: Mapping[str, Any]
 ) -> None:
+    from pibert.comparison.results import RANKING_COLUMNS, ranking_table
+
     table = Table(
         title=f"{name}: next frame, {facts['test_frames']} test frames",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),  # to fit eighty columns
         pad_edge=False,
     )
-    for column in ("rank", "model", "NMSE", "95 % interval", "skill", "parameters"):
+    for column in RANKING_COLUMNS:
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
-    for row in facts["ranking"]:
-        key = {"data": name, "model": row["model"]}
-        wanted = key | {"space": "physical", "component": "all"}
-        records = [r for r in results["records"] if wanted.items() <= r.items()]
-        nmse, skill = ([r for r in records if r["metric"] == m] for m in ("nmse", "skill"))
-        span = "–"
-        if all(r["low"] is not None for r in nmse):
-            span = f"{min(r['low'] for r in nmse):.3g} to {max(r['high'] for r in nmse):.3g}"
-        skills = [r["value"] for r in skill if r["value"] is not None]
-        runs = (r for r in results["runs"] if key.items() <= r.items() and "failed" not in r)
-        table.add_row(
-            str(row["rank"]),
-            row["model"],
-            f"{row['nmse']:.3g}",
-            span,
-            digits(sum(skills) / len(skills) if skills else None),
-            f"{next(runs)['cost']['parameters']:,}",
-        )
+    for row in ranking_table(results, name):
+        table.add_row(*row)
     console.print(table)
     say(console, f"Intervals: {facts['intervals']}. Skill: 1 - error / error of persistence.")
     if "free_run" in facts:
@@ -347,24 +261,9 @@ def report(
 
     Example: pibert report outputs/comparison
     """
-    from pibert.comparison import read_results
-    from pibert.evaluation.scores import read_scores
-    from pibert.report.comparison.page import write_report
-    from pibert.report.comparison.results import DatasetResults
+    from pibert.comparison.page import write_page
 
-    results = read_results(out)
-    datasets = []
-    for name in results["data"]:
-        runs = [r for r in results["runs"] if r["data"] == name and "failed" not in r]
-        scores = {(r["model"], r["seed"]): read_scores(out / r["folder"]) for r in runs}
-        for r in runs:
-            if scores[r["model"], r["seed"]].card["identity"] != r["identity"]:
-                raise ValueError(
-                    f"{out / r['folder']} was scored again after the results were collected; "
-                    "run the comparison again to collect them"
-                )
-        datasets.append(DatasetResults(name, results, scores))
-    page = write_report(out, results, datasets)
+    page = write_page(out)
     if as_json:
         return show_json({"written": [str(page), str(out / "tables.md"), str(out / "tables.tex")]})
     say(Console(), f"Report: {page}")

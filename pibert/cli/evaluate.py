@@ -1,9 +1,8 @@
 """``pibert evaluate``: one run, scored."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,10 +11,7 @@ from rich.text import Text
 
 from pibert.cli.options import Json, SourceOptions, option, with_options
 from pibert.cli.terminal import NotePrinter, digits, leads_shown, say, show_json
-from pibert.notes import Note, collecting
-
-if TYPE_CHECKING:
-    from pibert.evaluation.scores import Scores
+from pibert.notes import collecting
 
 _SHARES = ("skill", "correlation", "diverged")
 _ALIAS = "lmae"
@@ -65,36 +61,14 @@ def evaluate(
 
     Example: pibert evaluate runs/demo --data other.npz --unit m/s --dt 0.01
     """
-    from pibert.evaluation.scores import read_card
-    from pibert.experiments.evaluation import RolloutPlan, add_cost
-    from pibert.experiments.evaluation import evaluate as score
-    from pibert.experiments.held_out import flows_to_score
-    from pibert.inference.model_file import find_model, shipped_models
+    from pibert.experiments.evaluation import RolloutPlan, score_model
 
     if data is None:
         source.refuse_without_data()
-    folder = find_model(run)
-    notes = NotePrinter()
-    with collecting(notes):
-        flows = flows_to_score(folder, data, source.as_settings())
-        if out is None:
-            # Not beside the weights: those scores belong to the comparison that the run is in.
-            name = "evaluation" if data is None else f"evaluation-{_slug(data)}"
-            shipped = folder in shipped_models().values()
-            out = Path(f"{folder.name}-{name}") if shipped else folder / name
-        rollouts = RolloutPlan(steps=rollout, free_run=free_run)
-        scores = score(folder, flows, into=out, rollout=rollouts)
-    add_cost(folder, out, "cpu")
-    card = read_card(out)
-    if empty := int(scores.arrays["errors/prediction"].isnan().sum()):
-        text = f"{empty} of the frames hold no flow at known points and are not scored"
-        notes.add(Note("empty-frames", text))
-    values = _by_metric(card)
-    if ((skill := values["skill", "all"]) or 0) < -0.01:
-        text = f"the skill is {digits(skill)}: repeating the last frame has a smaller error"
-        remedy = "train the model longer, or on flows like these; check units and time step"
-        notes.add(Note("negative-skill", text, remedy))
-    rolled = _rollouts(scores) if rollout else None
+    rollouts = RolloutPlan(steps=rollout, free_run=free_run)
+    with collecting(NotePrinter()):
+        scores, out = score_model(run, data, source.as_settings(), into=out, rollout=rollouts)
+    card, rolled = scores.card, scores.rollouts
     if as_json:
         kept = {key: card[key] for key in ("entries", "values", "cost", "data")}
         written = [str(out / "scores.json")]
@@ -110,7 +84,7 @@ def evaluate(
             console,
             f"{filled:,} points of these frames were filled, not measured; they are not scored",
         )
-    console.print(_pointwise_table(card, values))
+    console.print(_pointwise_table(card))
     say(
         console,
         "lpcc: correlation of prediction and truth. skill: 1 is perfect, 0 as good as repeating "
@@ -125,20 +99,10 @@ def evaluate(
     say(console, f"All numbers: {out / 'scores.json'}")
 
 
-def _slug(data: Path) -> str:
-    """Return a folder name for a file, a folder or a pattern."""
-    return re.sub(r"[^\w.-]+", "-", data.resolve().stem).strip("-") or "data"
-
-
-def _by_metric(card: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
-    """Return the pointwise scores by metric and component."""
-    entries, values = (card[key]["physical/pointwise"] for key in ("entries", "values"))
-    return {(e["metric"], e["component"]): v for e, v in zip(entries, values, strict=True)}
-
-
-def _pointwise_table(card: Mapping[str, Any], values: Mapping[tuple[str, str], Any]) -> Table:
+def _pointwise_table(card: Mapping[str, Any]) -> Table:
     """Metrics by component; a common unit stands with the metric, others with the values."""
-    entries = card["entries"]["physical/pointwise"]
+    entries, found = (card[key]["physical/pointwise"] for key in ("entries", "values"))
+    values = {(e["metric"], e["component"]): v for e, v in zip(entries, found, strict=True)}
     units = {(e["metric"], e["component"]): e["unit"] for e in entries}
     components = list(dict.fromkeys(component for _, component in units))
     table = Table("metric", *components)
@@ -152,23 +116,6 @@ def _pointwise_table(card: Mapping[str, Any], values: Mapping[tuple[str, str], A
         cells = (n if u == "1" else f"{n} {u}" for n, u in zip(numbers, shown, strict=True))
         table.add_row(Text(name), *map(Text, cells))
     return table
-
-
-def _rollouts(scores: "Scores") -> dict[str, Any]:
-    """Scores of the rollouts by lead time, and their stable horizon."""
-    facts = scores.card["rollout"]
-    by_step: dict[int, dict[str, dict[str, float]]] = {}
-    for step, row in enumerate(scores.arrays["rollout/curves"].tolist(), 1):
-        by_step[step] = {}
-        for entry, value in zip(facts["entries"], row, strict=True):
-            by_step[step].setdefault(entry["metric"], {})[entry["component"]] = value
-    summary = scores.arrays["rollout/summary"].tolist()
-    return {
-        "steps": facts["steps"],
-        "starts": facts["starts"],
-        "by_step": by_step,
-        "summary": {e["metric"]: v for e, v in zip(facts["summary"], summary, strict=True)},
-    }
 
 
 def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:

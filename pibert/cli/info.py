@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pibert.cli.options import Json, option
-from pibert.cli.terminal import say, show_json
+from pibert.cli.terminal import say, show_json, show_note
 
 SHIPPED = "cylinder-mr"
 """The shipped model of the demonstration."""
@@ -32,6 +32,7 @@ def info(as_json: Json = False) -> None:
     from pibert.fields import FieldSpec
     from pibert.inference import shipped_models
     from pibert.models import PRESETS, build_model, count_parameters
+    from pibert.plugins import PluginError
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     versions = {
@@ -42,7 +43,12 @@ def info(as_json: Json = False) -> None:
     }
     spec = FieldSpec(dt=1.0, family="incompressible")
     sizes: dict[str, dict[str, int | None]] = {}
-    for name, presets in PRESETS.items():
+    for name in PRESETS:
+        try:
+            presets = PRESETS[name]
+        except PluginError as error:
+            show_note(str(error))
+            continue
         for preset in presets:
             try:
                 size = count_parameters(build_model(name, preset=preset, spec=spec))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pibert.data.readers.recordings import Recordings
-    from pibert.data.writers import Block, Description, FrameWriter
+    from pibert.data.writers import Block
     from pibert.evaluation.forecast_scores import ForecastScores
     from pibert.fields import Trajectory
 
@@ -312,6 +312,8 @@ class _Run:
         **description: Any,
     ) -> None:
         """Make the writers, after a check that all outputs can be written."""
+        from pibert.report.forecast import make_writer
+
         model = Path(self.how.model)
         self.about = self.forecaster.describe(
             source={"file": self._recordings.path.name, "kind": self._recordings.kind},
@@ -322,7 +324,7 @@ class _Run:
         )
         self._expected = expected
         self._writers = [
-            _make_writer(path, suffix, self.about, self.how.overwrite, expected, shown)
+            make_writer(path, suffix, self.about, self.how.overwrite, expected, shown)
             for path, suffix in self._suffixes.items()
         ]
         for writer in self._writers:
@@ -429,26 +431,6 @@ def _check_outputs(source: Path, out: list[Path], format_: str | None) -> dict[P
         refuse_overwriting(source, path)
         suffixes[path] = suffix
     return suffixes
-
-
-def _make_writer(
-    path: Path,
-    suffix: str,
-    about: "Description",
-    overwrite: bool,
-    expected: int,
-    shown: list[int] | None,
-) -> "FrameWriter":
-    from pibert.data.writers import WRITERS
-
-    if suffix in WRITERS:
-        return WRITERS[suffix](path, about, overwrite=overwrite)
-    from pibert.report.forecast import GifWriter, Mp4Writer, StripWriter
-
-    if suffix == ".png":
-        return StripWriter(path, about, overwrite=overwrite, expected=expected, numbers=shown)
-    animation = GifWriter if suffix == ".gif" else Mp4Writer
-    return animation(path, about, overwrite=overwrite, expected=expected)
 
 
 def choose_trajectory(recordings: "Recordings", wanted: str | None, notes: Notes) -> "Trajectory":

@@ -11,17 +11,16 @@ from typing import Any, TextIO
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pibert.notes import Note, Notes
+from pibert.progress import digits as digits
+from pibert.progress import is_first_process as is_first_process
+from pibert.progress import progress_bar
+from pibert.progress import say as say
 
 _URGENT = ("ood", "ood-untested")
 """Codes of notes that are printed in red."""
-
-
-def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line as it is: brackets are not markup, and the terminal wraps long lines."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 class NotePrinter(Notes):
@@ -43,13 +42,6 @@ def complain(text: str) -> None:
 def leads_shown(last: int) -> set[int]:
     """Return the lead times that tables show: 1, 2, 5, 10 ... and the last."""
     return {lead * 10**power for lead in (1, 2, 5) for power in range(8)} | {last}
-
-
-def is_first_process() -> bool:
-    """Return False in the other processes of a run on several devices, which stay silent."""
-    # torchrun counts all processes; under SLURM it numbers nodes separately.
-    names = ["RANK"] if "RANK" in os.environ else ["SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"]
-    return all(os.environ.get(name, "0") == "0" for name in names)
 
 
 _json_stream: TextIO | None = None
@@ -92,15 +84,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def digits(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
-def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
-    """Return a bar that is shown in a terminal only: a log would fill with it."""
-    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 @contextlib.contextmanager

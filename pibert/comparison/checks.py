@@ -15,6 +15,7 @@ from pibert.comparison.plan import Candidate, Comparison, with_candidates
 from pibert.data.partial import replace_file
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import IDENTITIES, Flows
+from pibert.experiments.run_folder import FLOWS
 from pibert.inference import load
 from pibert.inference.model_file import find_model
 from pibert.textfiles import read_json
@@ -56,7 +57,7 @@ def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
                     f"{out} holds another comparison: {name} is {stored.get(name)!r} there and "
                     f"{plain[name]!r} here; choose another folder"
                 )
-    elif out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+    elif out.exists() and any(not e.name.startswith((".", FLOWS)) for e in out.iterdir()):
         raise FileExistsError(f"{out} is not empty and no comparison; choose another folder")
     return plain
 

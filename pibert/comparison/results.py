@@ -31,6 +31,7 @@ from pibert.data.partial import replace_file
 from pibert.evaluation.scores import Scores, read_scores
 from pibert.experiments.evaluation import RECIPE
 from pibert.experiments.run_folder import commit, curves_of, versions
+from pibert.progress import digits
 from pibert.textfiles import read_json
 
 FORMAT = 1
@@ -130,6 +131,31 @@ def gather(
     for file, text in zip(FILES, texts, strict=True):
         replace_file(out / file, text.encode())
     return results
+
+
+RANKING_COLUMNS = ("rank", "model", "NMSE", "95 % interval", "skill", "parameters")
+
+
+def ranking_table(results: Mapping[str, Any], name: str) -> Iterator[tuple[str, ...]]:
+    """Return the ranking on a data set as rows of text, with ``RANKING_COLUMNS``."""
+    for row in results["data"][name]["ranking"]:
+        key = {"data": name, "model": row["model"]}
+        wanted = key | {"space": "physical", "component": "all"}
+        records = [r for r in results["records"] if wanted.items() <= r.items()]
+        nmse, skill = ([r for r in records if r["metric"] == m] for m in ("nmse", "skill"))
+        span = "–"
+        if all(r["low"] is not None for r in nmse):
+            span = f"{min(r['low'] for r in nmse):.3g} to {max(r['high'] for r in nmse):.3g}"
+        skills = [r["value"] for r in skill if r["value"] is not None]
+        runs = (r for r in results["runs"] if key.items() <= r.items() and "failed" not in r)
+        yield (
+            str(row["rank"]),
+            row["model"],
+            f"{row['nmse']:.3g}",
+            span,
+            digits(sum(skills) / len(skills) if skills else None),
+            f"{next(runs)['cost']['parameters']:,}",
+        )
 
 
 def read_results(out: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ that keep a meaning without units: not derivatives, spectra or momentum, which a
 and v have different scales.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torch import Tensor
@@ -24,8 +25,12 @@ from pibert.evaluation.regions import (
 from pibert.evaluation.scales import SMALLEST, HaarBands, PooledScales, Spectra, supports_spectra
 from pibert.evaluation.temporal import Temporal
 from pibert.fields import FieldSpec, Normalizer
+from pibert.notes import Note, warn
 from pibert.physics import find_family
+from pibert.plugins import Table
 
+METRICS: Table[Callable[[FieldSpec, Normalizer], Measure | None]] = Table("pibert.metrics", {})
+"""Measures of other packages for fields in physical units; None where they do not apply."""
 SHORTEST = 20
 """Frames without a gap below which there are no metrics in time, and the length of the windows of
 RealPDEBench's metrics; here their frames are predicted one by one."""
@@ -54,6 +59,7 @@ def measures_by_space(
     if spec.velocity is not None:
         official = Official(spec=spec, frames=SHORTEST, mean=mean)
         physical = (*physical, Temporal(spec=spec), official)
+    physical = (*physical, *_added(spec, normalizer))
     plain, identity = replace(spec, units=()), Normalizer.identity(len(spec.channels))
     return {PHYSICAL: physical, STANDARDISED: _any_fields(plain, identity, has_body)}
 
@@ -72,6 +78,19 @@ def window_measures(spec: FieldSpec, frames: int, mean: Tensor | None = None) ->
         if spec.grid.shape == SHAPE:
             measures.append(Competition(spec=spec))
     return {f"{ROLLOUT}/{measure.name}": measure for measure in measures}
+
+
+def _added(spec: FieldSpec, normalizer: Normalizer) -> Iterator[Measure]:
+    """The measures of other packages; one that fails is left out, with a note."""
+    for name, make in METRICS.added().items():
+        try:
+            measure = make(spec, normalizer)
+        except Exception as error:
+            text = f"the metric {name!r} of another package is left out: {error!r}"
+            warn(Note("plugin", text, subject=name))
+        else:
+            if measure is not None:
+                yield measure
 
 
 def frame_measures(

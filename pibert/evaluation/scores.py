@@ -40,7 +40,7 @@ CORRELATION_TIMES = 3
 """Length of a block in time: much shorter ones make intervals too narrow."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scores:
     """Tensors by name, and a card that says what they are."""
 
@@ -51,6 +51,62 @@ class Scores:
         """The arrays below a name, such as ``picks``."""
         start = f"{prefix}/"
         return {k.removeprefix(start): v for k, v in self.arrays.items() if k.startswith(start)}
+
+    def __getitem__(self, metric: str) -> dict[str, float | None]:
+        """The values of a metric of the next frame in physical units, by component."""
+        found: dict[str, float | None] = {}
+        for name, entries in self.card["entries"].items():
+            for entry, value in zip(entries, self.card["values"][name], strict=True):
+                if name.startswith("physical/") and entry["metric"] == metric:
+                    found.setdefault(entry["component"], value)
+        if not found:
+            raise KeyError(f"there is no metric {metric!r}; there are: {', '.join(self.metrics)}")
+        return found
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of all metrics in physical units."""
+        entries = self.card["entries"].items()
+        found = (e["metric"] for name, own in entries if name.startswith("physical/") for e in own)
+        return list(dict.fromkeys(found))
+
+    @property
+    def rollouts(self) -> dict[str, Any] | None:
+        """Scores of rollouts by lead time, and their stable horizon; None: there are none."""
+        if "rollout" not in self.card:
+            return None
+        facts = self.card["rollout"]
+        by_step: dict[int, dict[str, dict[str, float]]] = {}
+        for step, row in enumerate(self.arrays["rollout/curves"].tolist(), 1):
+            by_step[step] = {}
+            for entry, value in zip(facts["entries"], row, strict=True):
+                by_step[step].setdefault(entry["metric"], {})[entry["component"]] = value
+        summary = self.arrays["rollout/summary"].tolist()
+        return {
+            "steps": facts["steps"],
+            "starts": facts["starts"],
+            "by_step": by_step,
+            "summary": {e["metric"]: v for e, v in zip(facts["summary"], summary, strict=True)},
+        }
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {text}" for name, text in self.facts().items())
+
+    def facts(self) -> dict[str, str]:
+        """The main numbers as text."""
+
+        def digits(value: float | None) -> str:
+            return "not defined" if value is None else f"{value:.4g}"
+
+        facts = {"model": self.card["model"]["name"]}
+        facts["frames"] = f"{self.card['data']['test_frames']}, each predicted from recorded ones"
+        for metric in ("rmse", "nmse", "skill"):
+            values = self[metric].items()
+            facts[metric] = ", ".join(f"{name} {digits(value)}" for name, value in values)
+        if (rolled := self.rollouts) is not None:
+            horizon = digits(rolled["summary"]["stable_horizon"])
+            facts["stable horizon"] = f"{horizon} of {rolled['steps']} steps on average"
+        return facts
 
 
 def save_scores(folder: Path, scores: Scores) -> None:

@@ -1,6 +1,7 @@
 """Evaluate a run: the model of a run folder on the test split of some flows."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,11 +37,12 @@ from pibert.evaluation.scores import (
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
 from pibert.evaluation.statistics import LEAST_FRAMES
 from pibert.experiments.flows import Flows
-from pibert.experiments.held_out import check_fields
+from pibert.experiments.held_out import check_fields, flows_to_score
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
 from pibert.inference import Predictor, load
 from pibert.inference.calibrated import load_calibrated
 from pibert.inference.calibration_file import SHEET, read_sheet
+from pibert.inference.model_file import find_model, shipped_models
 from pibert.inference.predictor import PRECISION
 from pibert.models.references.simple import Reference
 from pibert.notes import Note, warn
@@ -148,6 +150,49 @@ def evaluate(
     into.mkdir(parents=True, exist_ok=True)
     save_scores(into, scores)
     return scores
+
+
+def score_model(
+    model: Path | str,
+    data: Path | str | None = None,
+    stated: Mapping[str, Any] | None = None,
+    *,
+    into: Path | None = None,
+    rollout: RolloutPlan | None = None,
+) -> tuple[Scores, Path]:
+    """Score a model on the test split of its run or on other flows; the scores and their folder.
+
+    Args:
+        model: A run; with ``data`` any model folder, or the name of a shipped model.
+        data: A file or folder of flows.
+        stated: Metadata of ``data``, as for ``as_trained``.
+        into: Folder of the scores; by default inside the run, or for a shipped model in the current
+            folder.
+        rollout: Rollouts to score.
+    """
+    folder = find_model(model)
+    flows = flows_to_score(folder, data, stated)
+    if into is None:
+        # Not beside the weights: those scores belong to the comparison that the run is in.
+        name = "evaluation" if data is None else f"evaluation-{_slug(Path(data))}"
+        shipped = folder in shipped_models().values()
+        into = Path(f"{folder.name}-{name}") if shipped else folder / name
+    scores = evaluate(folder, flows, into=into, rollout=rollout)
+    add_cost(folder, into, "cpu")
+    scores = Scores(read_card(into), scores.arrays)
+    if empty := int(scores.arrays["errors/prediction"].isnan().sum()):
+        text = f"{empty} of the frames hold no flow at known points and are not scored"
+        warn(Note("empty-frames", text))
+    if ((skill := scores["skill"]["all"]) or 0) < -0.01:
+        text = f"the skill is {skill:.4g}: repeating the last frame has a smaller error"
+        remedy = "train the model longer, or on flows like these; check units and time step"
+        warn(Note("negative-skill", text, remedy))
+    return scores, into
+
+
+def _slug(data: Path) -> str:
+    """Return a folder name for a file, a folder or a pattern."""
+    return re.sub(r"[^\w.-]+", "-", data.resolve().stem).strip("-") or "data"
 
 
 def add_cost(folder: Path, into: Path, device: str) -> None:

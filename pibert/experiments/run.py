@@ -50,6 +50,7 @@ from pibert.experiments.summary import (
 from pibert.inference import read_model, save_model
 from pibert.models.references.simple import Reference
 from pibert.notes import warn
+from pibert.plugins import origin_of
 from pibert.report.curves import draw_curves
 from pibert.training import engine
 from pibert.training.engine import Fitted, Reporter
@@ -290,6 +291,8 @@ def _saver(
         "versions": versions(),
         "commit": commit(),
     }
+    if (origin := origin_of(type(setup.model))) is not None:
+        provenance["model_from"] = origin
 
     def save(model: nn.Module, metrics: Mapping[str, Any]) -> None:
         # JSON has no NaN; the monitored value is finite.

@@ -23,6 +23,8 @@ from pibert.training.journal import FILE, read_log
 Stage = Literal["pretrain", "train"]
 T = TypeVar("T")
 PRETRAINING, TRAINING = "pretraining", "training"
+FLOWS = "flows-"
+"""How the names of files with flows that ``pibert.fit`` keeps in a run folder begin."""
 """The folder of the pretraining inside a training's; that of the training on single steps inside
 that of a training on rollouts."""
 
@@ -49,7 +51,9 @@ def refuse_other(experiment: Experiment, out: Path, stage: Stage) -> None:
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; name a folder for the run")
     if not path.exists():
-        begun = out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir())
+        begun = out.exists() and any(
+            not entry.name.startswith((".", FLOWS)) for entry in out.iterdir()
+        )
         if begun and not any((out / n / "config.json").exists() for n in (PRETRAINING, TRAINING)):
             raise FileExistsError(f"{out} is not empty and is not a run folder; choose another")
         return

@@ -1,6 +1,8 @@
-"""A description of a run before it starts, and a note on scores that rest on one flow."""
+"""A description of a run before it starts and of its result, and notes on both."""
 
+import math
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from pibert.data.splits import SPLITS, Segment
 from pibert.data.wording import counted
@@ -10,6 +12,11 @@ from pibert.experiments.flows import Flows
 from pibert.models.references.simple import Reference
 from pibert.notes import Note
 
+if TYPE_CHECKING:
+    from pibert.experiments.run import Finished
+
+_LATE = 5
+"""Epochs after the best one from which on a model may overfit."""
 _PURPOSES = dict(zip(SPLITS, ("training", "validation", "calibration", "testing"), strict=True))
 _STAGES: dict[Part, str] = {
     "pretrain": "Pretraining",
@@ -104,3 +111,70 @@ def one_flow_note(flows: Flows) -> Note | None:
         return Note("one-flow", text, "add flows to learn how well it does on new ones")
     remedy = "add flows, or see how much the scores change with another split: --set "
     return Note("one-flow", text, f"{remedy}data.split_seed=1")
+
+
+def headline(finished: "Finished") -> str:
+    """Return the metrics of a finished run in a line."""
+    best, epochs, numbers = finished.best_epoch, finished.fitted.epochs, _numbers(finished.metrics)
+    if not epochs:
+        return "Fitted in closed form: there are no epochs and no learning curves."
+    if finished.fitted.start_metrics:
+        return _gain_of_rollouts(finished)
+    if finished.validated:
+        return f"Best epoch {best} of {epochs}: {numbers}"
+    return f"Last epoch {best}, without validation: {numbers}"
+
+
+def _gain_of_rollouts(finished: "Finished") -> str:
+    """Return what the stage on rollouts gained in rollouts and cost in the next frame."""
+    fitted, single = finished.fitted, finished.folder / "training"
+    before, after, best = fitted.start_metrics, fitted.metrics, fitted.best_epoch
+
+    def change(name: str) -> str:
+        return f"{before[name]:.4g} -> {after[name]:.4g}"
+
+    if not best:
+        return (
+            "No epoch of training on rollouts lowers the error of validation rollouts, "
+            f"{before['reconstruction']:.4g}: the model is that of training on single frames."
+        )
+    paid = after["first_step"] / before["first_step"] if before["first_step"] else math.nan
+    return (
+        f"Best epoch {best} of {fitted.epochs} by the error of validation rollouts: "
+        f"{change('reconstruction')} (persistence {after['persistence']:.4g}). Next frame: "
+        f"{change('first_step')} ({paid:.2f} times). The model trained on single frames, before "
+        f"this stage: {single}"
+    )
+
+
+def _numbers(metrics: Mapping[str, float]) -> str:
+    """Return the metrics of a run as text, each number once."""
+    if "skill" in metrics:
+        return (
+            f"validation error {metrics['reconstruction']:.4g}, persistence "
+            f"{metrics['persistence']:.4g}, skill {metrics['skill']:.3g}"
+        )
+    loss = metrics.get("loss")
+    kept = {name: value for name, value in metrics.items() if name == "loss" or value != loss}
+    return ", ".join(f"{name} {value:.4g}" for name, value in kept.items())
+
+
+def notes_on(finished: "Finished") -> Iterator[Note]:
+    """Notes on a model that learned little, and on one that overfits."""
+    best, epochs = finished.best_epoch, finished.fitted.epochs
+    if finished.metrics.get("skill", 1.0) <= 0:
+        yield Note(
+            "no-skill",
+            "the model is no better than persistence, which predicts no change",
+            "train longer, raise training.learning_rate, or take frames further apart "
+            "(data.stride)",
+        )
+    elif finished.fitted.start_metrics:
+        return  # the stage on rollouts follows a whole training
+    elif finished.validated and 0 < best <= epochs / 2 and epochs - best >= _LATE:
+        yield Note(
+            "overfitting",
+            f"the validation error is lowest in epoch {best} of {epochs}, whose weights are kept, "
+            "and rises afterwards: the model overfits",
+            f"add flows, or train for fewer epochs: --set training.epochs={best}",
+        )

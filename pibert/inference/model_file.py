@@ -146,13 +146,19 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
 
 
 def _unknown_model(name: str, card: Card) -> str:
-    written = stated_in(card, "provenance", "versions").get("pibert")
-    by = f" It was saved by pibert {written}, this is {__version__}." if written else ""
-    return (
-        f"the model {name!r} is not known here; known: {', '.join(MODELS)}. Import the module that "
-        "adds it to pibert.models.MODELS before you load it (on the command line, run that module "
-        f"in place of pibert), or update pibert.{by}"
+    provenance = stated_in(card, "provenance")
+    origin = provenance.get("model_from")
+    remedy = (
+        "install the package that adds it, or name the file that does: pibert --import FILE.py ... "
+        "(in Python, import it first)"
     )
+    if origin and str(origin).endswith(".py"):
+        remedy = f"it is in {origin}: pibert --import {origin} ... (in Python, import that first)"
+    elif origin:
+        remedy = f"it is in the package {origin}: install that"
+    written = stated_in(provenance, "versions").get("pibert")
+    by = f", or update: it was saved by pibert {written}, this is {__version__}" if written else ""
+    return f"the model {name!r} is not known here; known: {', '.join(MODELS)}; {remedy}{by}"
 
 
 def _check_weights(tensors: Mapping[str, Tensor]) -> None:

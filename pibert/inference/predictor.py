@@ -251,9 +251,10 @@ class Predictor:
         channels = " ".join(n if unit == "1" else f"{n} [{unit}]" for n, unit in units)
         dt = "unknown" if spec.dt is None else f"{spec.dt:.4g}"
         return (
-            f"Predictor({f'{name} {weights}'.strip()}, channels {channels}, {grid.shape[0]} x "
-            f"{grid.shape[1]} points (rows x columns), dx {grid.dx:.4g}, dy {grid.dy:.4g}, dt {dt},"
-            f" history {self.history}, horizon {self.horizon}, on {self.device})"
+            f"{type(self).__name__}({f'{name} {weights}'.strip()}, channels {channels}, "
+            f"{grid.shape[0]} x {grid.shape[1]} points (rows x columns), dx {grid.dx:.4g}, "
+            f"dy {grid.dy:.4g}, dt {dt}, history {self.history}, horizon {self.horizon}, on "
+            f"{self.device})"
         )
 
     @property

@@ -27,8 +27,12 @@ from pibert.models.baselines import (
 from pibert.models.compatibility import current_options
 from pibert.models.references import dmd, mean_advection, simple
 from pibert.models.stepper import Stepper, StepperConfig
+from pibert.plugins import Table
 
-_TABLE: dict[str, tuple[Callable[[Any, FieldSpec], Stepper], Mapping[str, StepperConfig]]] = {
+Kind = Callable[[Any, FieldSpec], Stepper]
+Presets = Mapping[str, StepperConfig]
+
+_TABLE: dict[str, tuple[Kind, Presets]] = {
     "pibert": (pibert.PIBERT, pibert.PRESETS),
     "pibert-mr": (pibert_mr.PIBERTMR, pibert_mr.PRESETS),
     # The paper's baselines.
@@ -55,9 +59,34 @@ _TABLE: dict[str, tuple[Callable[[Any, FieldSpec], Stepper], Mapping[str, Steppe
     "dmd": (dmd.DMD, dmd.PRESETS),
 }
 
-MODELS = {name: model for name, (model, _) in _TABLE.items()}
+
+def _kind(found: Any) -> Kind:
+    return _pair(found)[0]
+
+
+def _presets(found: Any) -> Presets:
+    return _pair(found)[1]
+
+
+def _pair(found: Any) -> tuple[Kind, Presets]:
+    try:
+        kind, presets = found
+        if not (callable(kind) and presets and isinstance(presets, Mapping)):
+            raise TypeError
+    except TypeError:
+        raise ValueError(
+            f"expected a pair of a model class and its configurations by name, found {found!r}"
+        ) from None
+    return kind, presets
+
+
+MODELS: dict[str, Kind] = Table(
+    "pibert.models", {name: kind for name, (kind, _) in _TABLE.items()}, _kind
+)
 """Model classes; each takes its config and a field spec."""
-PRESETS = {name: presets for name, (_, presets) in _TABLE.items()}
+PRESETS: dict[str, Presets] = Table(
+    "pibert.models", {name: presets for name, (_, presets) in _TABLE.items()}, _presets
+)
 """Named configurations of each model, the default first."""
 
 

@@ -30,6 +30,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from pibert.data.writers import WRITERS
 from pibert.data.writers.frames import Block, Description, FrameWriter
 from pibert.data.writers.native import Spool
 from pibert.evaluation.measure import gradient_unit, velocity_unit
@@ -390,3 +391,20 @@ class Mp4Writer(FilmWriter):
 
     def _movie(self) -> AbstractMovieWriter:
         return _Ffmpeg(fps=self.rate, codec="h264")
+
+
+def make_writer(
+    path: Path,
+    suffix: str,
+    about: Description,
+    overwrite: bool,
+    expected: int,
+    shown: Sequence[int] | None = None,
+) -> FrameWriter:
+    """The writer of a format, given as a suffix: data, a strip of frames or an animation."""
+    if suffix in WRITERS:
+        return WRITERS[suffix](path, about, overwrite=overwrite)
+    if suffix == ".png":
+        return StripWriter(path, about, overwrite=overwrite, expected=expected, numbers=shown)
+    animation = GifWriter if suffix == ".gif" else Mp4Writer
+    return animation(path, about, overwrite=overwrite, expected=expected)

@@ -5,9 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from pibert.data.dataset import Window
 from pibert.data.format import write
+from pibert.data.splits import SPLITS
+from pibert.experiments.flows import prepare
 from pibert.experiments.recipe import recipe_for
+from pibert.inference import load
 from tests.data.helpers import make_trajectory
+from tests.helpers import refused
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +77,47 @@ def test_a_gpu_trains_the_base_preset_in_half_precision(
     experiment, notes = recipe_for(recording(tmp_path, trajectories=6, frames=20), [])
     assert experiment.model.preset is None and experiment.hardware.precision == "bf16"
     assert not notes
+
+
+@pytest.mark.parametrize(
+    ("frames", "parts", "said"),
+    [
+        (100, {"train": 76, "valid": 9, "test": 11}, None),
+        (20, {"train": 14, "valid": 2, "test": 2}, None),
+        (12, {"train": 6, "valid": 2, "test": 2}, None),
+        (11, {"train": 9, "test": 2}, "Not possible: choosing the best epoch"),
+        (5, {"train": 3, "test": 2}, "the last 2 test the model"),
+        (4, {"train": 2, "test": 2}, "the last 2 test the model"),
+        (3, {"train": 3}, "too few to test"),
+        (2, {"train": 2}, "too few to test"),
+    ],
+)
+def test_a_short_recording_is_split_as_far_as_it_goes(
+    tmp_path: Path, frames: int, parts: dict[str, int], said: str | None
+) -> None:
+    experiment, notes = recipe_for(recording(tmp_path, trajectories=1, frames=frames), [])
+    flows = prepare(experiment.data)
+    found = {name: sum(map(flows.length, getattr(flows.split, name))) for name in SPLITS}
+    assert {name: count for name, count in found.items() if count} == parts
+    for name in parts:
+        assert len(flows.samples(name, Window())) >= 1
+    assert (said is None) == (len(notes) == 2) and (said or "") in "".join(notes)
+    assert experiment.training.epochs <= 313  # steps, where an epoch is one
+
+
+def test_one_frame_cannot_be_learned_from(tmp_path: Path) -> None:
+    path = recording(tmp_path, trajectories=1, frames=1)
+    with refused("at least 2 frames", "found 1", "pibert predict"):
+        recipe_for(path, [])
+    with refused("at least 4 frames", "found 3"):
+        recipe_for(path, ["model.options.history=3"], frames=[3])
+
+
+def test_a_start_gives_its_model_unless_the_user_states_one(tmp_path: Path) -> None:
+    path = recording(tmp_path, trajectories=6, frames=20)
+    experiment, notes = recipe_for(path, ["start=cylinder-mr"])
+    card = load("cylinder-mr").card["model"]
+    assert experiment.model.name == "pibert-mr" == card["name"]
+    assert experiment.model.options["cycles"] == card["config"]["cycles"] and not notes
+    stated, _ = recipe_for(path, ["start=cylinder-mr", "model.preset=base"])
+    assert stated.model.options == {} and stated.model.preset == "base"

@@ -276,7 +276,7 @@ def test_the_error_of_an_unknown_model_asks_to_import_it(
         model = build_model("mine", spec=tiny_spec())
         versions = {"versions": {"pibert": "0.0.1"}}
         save_model(tmp_path, model, Normalizer.identity(2), trained={}, provenance=versions)
-    with refused("'mine' is not known", "Import the module", "saved by pibert 0.0.1"):
+    with refused("'mine' is not known", "--import", "saved by pibert 0.0.1"):
         read_model(tmp_path)
 
 

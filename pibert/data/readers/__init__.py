@@ -6,6 +6,9 @@ that it uses (default: channels); ``ISOLATED``, whether files are read in a sepa
 (default: True); ``MEASURED``, whether positions may be in pixels (default: False; if True, the
 first trajectory is loaded at once). Optional packages are imported when a file is read. ``shared``
 has the common code for names, arrays, grids, text and metadata.
+
+Readers of other packages (entry points ``pibert.readers``) are asked first, and read in this
+process unless they state ``ISOLATED = True``.
 """
 
 import inspect
@@ -40,9 +43,11 @@ from pibert.data.readers.shared.files import expand_pattern
 from pibert.data.readers.shared.metadata import state_facts, state_recordings
 from pibert.data.readers.shared.regions import flip_recordings, mark_recordings, rotate_recordings
 from pibert.fields import Trajectory
+from pibert.notes import Note, warn
+from pibert.plugins import Table
 from pibert.regular_files import require_regular
 
-READERS: dict[str, Any] = {
+_OWN: dict[str, Any] = {
     "native": native,
     "realpdebench": realpdebench,
     "cfdbench": cfdbench,
@@ -61,8 +66,17 @@ READERS: dict[str, Any] = {
 }
 """The kinds by name; particular ones come before general ones."""
 
-ISOLATED = tuple(kind for kind, reader in READERS.items() if getattr(reader, "ISOLATED", True))
-"""Kinds that are read in a separate process."""
+
+def _reader(found: Any) -> Any:
+    needed = ("TITLE", "recognise", "open_recordings")
+    if missing := [name for name in needed if not hasattr(found, name)]:
+        raise ValueError(f"expected a reader with {', '.join(needed)}, found no {missing[0]}")
+    return found
+
+
+READERS: Table[Any] = Table("pibert.readers", _OWN, _reader)
+ISOLATED = tuple(kind for kind, reader in _OWN.items() if getattr(reader, "ISOLATED", True))
+"""Kinds of this package that are read in a separate process."""
 _LAYOUT = ("channels", "axes", "shape")
 """Hints on the layout of arrays."""
 
@@ -92,10 +106,13 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
         raise SourceError(f"{path}: the file is empty; get a new copy of it")
     if native.recognise(path):
         return "native"
+    for kind, source in READERS.added().items():
+        if _recognises(kind, source, path):
+            return kind
     is_parsed = path.is_file() and (path.suffix.lower() == ".mat" or is_hdf5(path))
     if isolate and is_parsed and remote.is_available():
         return remote.identify_isolated(path)
-    for kind, source in READERS.items():
+    for kind, source in _OWN.items():
         if source.recognise(path):
             return kind
     inside = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else set()
@@ -124,6 +141,15 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
     raise SourceError(f"{path}: {problem}. Known: {known}")
 
 
+def _recognises(kind: str, source: Any, path: Path) -> bool:
+    try:
+        return bool(source.recognise(path))
+    except Exception as error:
+        text = f"the reader {kind!r} of another package failed on {path}: {error!r}"
+        warn(Note("plugin", text, subject=kind))
+        return False
+
+
 def open_recordings(
     path: Path | str,
     kind: str | None = None,
@@ -136,9 +162,8 @@ def open_recordings(
 
     PIV, columns, ``.npz`` and native files may also be given as a pattern such as ``run/B*.txt``.
     ``kind`` is a key of ``READERS`` (default: by ``identify``); ``options`` are further arguments
-    of the reader (``options_of``). With ``isolate`` the kinds in ``ISOLATED`` are read in a
-    separate process, with limits on memory and time: a damaged file may crash or hang the
-    libraries that parse it.
+    of the reader (``options_of``). With ``isolate`` most kinds are read in a separate process, with
+    limits on memory and time: a damaged file may crash or hang the libraries that parse it.
     """
     path = Path(path)
     if kind is None:
@@ -154,22 +179,45 @@ def open_recordings(
             f"{path}: --{name} means nothing for files of kind {kind!r}, which state it; "
             "leave it out"
         )
-    # Readers get these hints alone; dt, dx and dy may stand in for what a file does not state.
-    # The others are applied here, the same way for every kind.
-    layout = Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
+    layout = _layout(hints)
     with naming(path):
-        if isolate and kind in ISOLATED and remote.is_available():
+        is_isolated = getattr(READERS[kind], "ISOLATED", kind in _OWN)
+        if isolate and is_isolated and remote.is_available():
             recordings = remote.open_isolated(path, kind, layout, options)
         else:
             recordings = READERS[kind].open_recordings(path, layout, **options)
         measured = getattr(READERS[kind], "MEASURED", False)
-        recordings = state_recordings(recordings, hints, measured=measured)
-        # Sides and regions are those of the flipped and rotated fields.
-        recordings = flip_recordings(recordings, hints.flip)
-        recordings = rotate_recordings(recordings, hints.rotate, hints.family)
-        recordings = state_facts(recordings, hints)
-        recordings = mark_recordings(recordings, hints.body, hints.mask)
+        recordings = _with_hints(recordings, hints, measured=measured)
     return replace(recordings, load=partial(_load, path=path, load=recordings.load))
+
+
+def open_memory(data: Any, hints: Hints = Hints(), *, name: str = "flow") -> Recordings:
+    """Fields in memory as recordings: arrays by name, or an xarray ``Dataset``.
+
+    Names, units and hints mean what they mean in a file of kind ``arrays`` or ``netcdf``.
+    """
+    layout = _layout(hints)
+    with naming(Path(name)):
+        if isinstance(data, Mapping) and not hasattr(data, "data_vars"):
+            recordings = arrays.open_memory(data, layout, name)
+        else:
+            recordings = netcdf.open_dataset(data, layout, name)
+        return _with_hints(recordings, hints, measured=True)
+
+
+def _layout(hints: Hints) -> Hints:
+    """The hints that readers get; dt, dx and dy may stand in for what a file does not state."""
+    return Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
+
+
+def _with_hints(recordings: Recordings, hints: Hints, *, measured: bool) -> Recordings:
+    """Apply the other hints, the same way for every kind."""
+    recordings = state_recordings(recordings, hints, measured=measured)
+    # Sides and regions are those of the flipped and rotated fields.
+    recordings = flip_recordings(recordings, hints.flip)
+    recordings = rotate_recordings(recordings, hints.rotate, hints.family)
+    recordings = state_facts(recordings, hints)
+    return mark_recordings(recordings, hints.body, hints.mask)
 
 
 def _load(name: str, *, path: Path, load: Callable[[str], Trajectory]) -> Trajectory:

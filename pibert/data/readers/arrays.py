@@ -8,7 +8,7 @@ their coefficients are also a flow: they are summed frame by frame.
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
@@ -154,6 +154,14 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
             "frame; stack the frames in one file: np.savez('flow.npz', u=np.stack(...), v=...)"
         )
     return opened[0] if path.is_file() else join("arrays", path, opened)
+
+
+def open_memory(arrays: Mapping[str, np.ndarray], hints: Hints, name: str) -> Recordings:
+    """Arrays in memory, by the names that they would have in a file."""
+    store = MemoryStore(Path(name), lambda path, key: arrays[key])
+    store.path = Path(name)  # for messages
+    variables = [Variable(key=key, shape=a.shape, dtype=a.dtype) for key, a in arrays.items()]
+    return make_recordings("arrays", store, variables, hints)
 
 
 def _files(path: Path) -> list[Path]:

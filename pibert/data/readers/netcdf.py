@@ -65,8 +65,21 @@ def recognise(path: Path) -> bool:
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    store = NetcdfStore(path)
-    dataset = store.open()
+    return _recordings(NetcdfStore(path), hints)
+
+
+def open_dataset(dataset: Any, hints: Hints, name: str) -> Recordings:
+    """An xarray ``Dataset`` in memory, as if it were read from a file."""
+    for key, item in dataset.variables.items():
+        if item.dtype.kind in "mM":  # as in a file
+            since = item.values.reshape(-1)[:1]
+            seconds = (item.values - since) / np.timedelta64(1, "s")
+            dataset = dataset.assign({key: (item.dims, seconds, {**item.attrs, "units": "s"})})
+    return _recordings(_DatasetStore(Path(name), dataset), hints)
+
+
+def _recordings(store: "NetcdfStore", hints: Hints) -> Recordings:
+    path, dataset = store.path, store.open()
     source: dict[str, Any] = {
         key: str(dataset.attrs[key])
         for key in ("title", "institution", "source", "references")
@@ -127,6 +140,16 @@ class NetcdfStore(PerProcess):
         if self.seconds is not None and self.seconds[0] == key:
             values = (values - values.reshape(-1)[0]) * self.seconds[1]
         return values
+
+
+class _DatasetStore(NetcdfStore):
+    """A dataset in memory."""
+
+    def __init__(self, path: Path, dataset: Any) -> None:
+        self.path, self.seconds, self._dataset = path, None, dataset
+
+    def open(self) -> Any:
+        return self._dataset
 
 
 def _open(path: Path) -> Any:

@@ -1,0 +1,287 @@
+"""Train and compare models on flows: ``pibert.fit`` and ``pibert.compare``."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pibert.api.flows import Flow, as_flow, in_python
+from pibert.api.model import Model, load
+from pibert.api.pictures import as_html
+from pibert.notes import Notes, collecting
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pibert.experiments import Experiment
+
+
+def fit(
+    data: Any,
+    model: str | None = None,
+    *,
+    preset: str | None = None,
+    epochs: int | None = None,
+    start: str | Path | Model | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Model:
+    """Train a model on flows, as ``pibert train`` does; the best weights of the run.
+
+    Split, length, batch size and learning rate follow from the amount of data and the machine,
+    unless they are given. Call it again with the same arguments to resume an interrupted run, or to
+    load a finished one.
+
+    Args:
+        data: A flow, or what ``read`` and ``flow`` take; or a list of these, such as several
+            conditions.
+        model: A name of ``pibert.MODELS``; default: ``pibert-mr``, or the model of ``start``.
+        preset: A named size of the model.
+        epochs: Passes over the training data.
+        start: A model, a run folder or the name of a shipped model, such as ``cylinder-mr``: its
+            weights are trained further.
+        out: The run folder; default: ``runs/FLOW-MODEL``, with a number if that holds another run.
+        seed: Of weights and the order of samples.
+        device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        settings: Further settings of an experiment, such as ``{"data.shares.train": 0.6}``.
+        quiet: Print nothing.
+    """
+    from rich.console import Console
+
+    from pibert.experiments import run
+    from pibert.experiments.summary import headline, notes_on
+    from pibert.progress import TrainingProgress, is_first_process, say
+
+    flow = as_flow(data)
+    if isinstance(start, Model):
+        start = start.saved_in("be a start")
+    named = {
+        "model.name": model,
+        "model.preset": preset,
+        "training.epochs": epochs,
+        "start": None if start is None else str(start),
+        "seed": seed,
+        "hardware.accelerator": device,
+    }
+    texts = _settings({k: v for k, v in named.items() if v is not None} | dict(settings or {}))
+    console = Console(quiet=quiet or not is_first_process())
+    with collecting(_printed(console)) as notes:
+        folder, experiment = _place(flow, model or _name_of(start), texts, out, notes)
+        _keep_flow(flow, experiment, folder)
+        with TrainingProgress(console) as progress:
+            try:
+                finished = run(experiment, folder, reporter=progress)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    f"interrupted; call fit again with out={str(folder)!r} to resume"
+                ) from None
+        say(console, headline(finished))
+        for note in notes_on(finished):
+            notes.add(note)
+        say(console, f"Run: {folder}")
+    return load(folder, device)
+
+
+def _place(
+    flow: Flow, model: str, settings: Sequence[str], out: str | Path | None, notes: Notes
+) -> tuple[Path, "Experiment"]:
+    """The run folder and the experiment: a folder that is new, or holds this experiment."""
+    from pibert.experiments.recipe import recipe_for
+    from pibert.experiments.run_folder import FLOWS, refuse_other
+
+    frames = [trajectory.num_frames for trajectory in flow]
+    for folder in _folders(flow, model) if out is None else [Path(out)]:
+        path, stated = flow.path or folder / f"{FLOWS}{flow.key}.h5", flow.stated
+        experiment, remarks = recipe_for(path, settings, stated=stated, frames=frames)
+        try:
+            refuse_other(experiment, folder, "train")
+        except (ValueError, FileExistsError):
+            if out is not None:
+                raise
+            continue
+        for text in remarks:
+            notes.add(text)
+        return folder, experiment
+    raise AssertionError("folders do not end")
+
+
+def _folders(flow: Flow, model: str) -> Iterator[Path]:
+    name = re.sub(r"[^\w.-]+", "-", f"{flow.name}-{model}").strip("-.")
+    yield Path("runs") / name
+    yield from (Path("runs") / f"{name}-{number}" for number in itertools.count(2))
+
+
+def _keep_flow(flow: Flow, experiment: "Experiment", folder: Path) -> None:
+    """Write flows in memory to the file of the experiment."""
+    path = Path(str(experiment.data.path))
+    if flow.path is None and not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        flow.save(path)
+
+
+def _name_of(start: str | Path | None) -> str:
+    return "pibert-mr" if start is None else f"from-{Path(start).name}"
+
+
+def _settings(given: Mapping[str, Any]) -> list[str]:
+    def text(value: Any) -> str:
+        if isinstance(value, str | Path):
+            return str(value)
+        return "none" if value is None else json.dumps(value)
+
+    return [f"{name}={text(value)}" for name, value in given.items()]
+
+
+def _printed(console: "Console") -> Notes:
+    from pibert.progress import say
+
+    return Notes(on_new=lambda note: say(console, f"Note: {in_python(str(note))}"))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ranking:
+    """The result of a comparison: models in the order of their error."""
+
+    folder: Path
+    results: Mapping[str, Any]
+    """The content of ``results.json``."""
+
+    @property
+    def order(self) -> list[str]:
+        """Names of the models, the best first."""
+        (facts,) = self.results["data"].values()
+        return [row["model"] for row in facts["ranking"]]
+
+    def __getitem__(self, model: str) -> Model:
+        """A trained model of the comparison, of the first seed."""
+        for run in self.results["runs"]:
+            if run["model"] == model and "failed" not in run:
+                return load(self.folder / run["folder"])
+        raise KeyError(f"there is no finished model {model!r}; there are: {', '.join(self.order)}")
+
+    def report(self) -> Path:
+        """Write the report page, with all tables and figures."""
+        from pibert.comparison.page import write_page
+
+        return write_page(self.folder)
+
+    def __repr__(self) -> str:
+        rows = [self._columns, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+
+    def _repr_html_(self) -> str:
+        return as_html({row[1]: "  ".join(row[2:]) for row in [self._columns, *self._rows()]})
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        from pibert.comparison.results import RANKING_COLUMNS
+
+        return RANKING_COLUMNS
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        from pibert.comparison.results import ranking_table
+
+        (name,) = self.results["data"]
+        return list(ranking_table(self.results, name))
+
+
+def compare(
+    models: Sequence[str | Path | Model],
+    data: Any,
+    *,
+    out: str | Path | None = None,
+    seeds: Sequence[int] = (0,),
+    samples: int | None = None,
+    rollout: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Ranking:
+    """Train models on the same flows with the same budget and rank them on test data.
+
+    Args:
+        models: Names such as ``pibert-mr`` or ``unet:small`` (a model and its preset); a finished
+            run on these flows, as a folder or what ``fit`` returned. Persistence is always added.
+        data: As for ``fit``.
+        out: Folder of the comparison, where finished runs are reused; default:
+            ``runs/FLOW-comparison``.
+        seeds: Each model is trained with each of them.
+        samples: Training samples that every model sees, counted with repetition; default: as
+            ``fit``.
+        rollout: Also score rollouts of this many frames.
+        settings: Further settings of a plan, such as ``{"training.learning_rate": 1e-3}``.
+        quiet: Print nothing.
+    """
+    from rich.console import Console
+
+    from pibert.comparison import Comparison, carry_out, gather, refuse_other
+    from pibert.comparison.live import LiveTable
+    from pibert.config import with_overrides
+    from pibert.experiments.evaluation import RolloutPlan
+    from pibert.experiments.recipe import recipe_for
+    from pibert.experiments.run_folder import FLOWS
+
+    flow = as_flow(data)
+    folder = Path(out) if out is not None else next(_folders(flow, "comparison"))
+    path = flow.path or folder / f"{FLOWS}{flow.key}.h5"
+    frames = [trajectory.num_frames for trajectory in flow]
+    console = Console(quiet=quiet)
+    with collecting(_printed(console)) as notes:
+        experiment, remarks = recipe_for(path, [], stated=flow.stated, frames=frames)
+        for text in remarks:
+            notes.add(text)
+        seen = experiment.data.shares.train * sum(frames) * experiment.training.epochs
+        plan = Comparison(
+            data={"flow": experiment.data},
+            candidates=_candidates(models, experiment),
+            seeds=tuple(seeds),
+            samples=samples or max(1, round(seen)),
+            rollout=RolloutPlan(steps=rollout),
+            hardware=experiment.hardware,
+        )
+        plan = with_overrides(plan, tuple(_settings(settings or {})))
+        refuse_other(plan, folder)
+        _keep_flow(flow, experiment, folder)
+        with LiveTable(plan, console) as table:
+            failed = carry_out(plan, folder, table)
+        results = gather(plan, folder, failed)
+    if failed:
+        reasons = "; ".join(f"{job.candidate}: {reason}" for job, reason in failed.items())
+        raise RuntimeError(f"{len(failed)} of the runs in {folder} failed: {reasons}")
+    return Ranking(folder, results)
+
+
+def _candidates(models: Sequence[str | Path | Model], experiment: "Experiment") -> dict[str, Any]:
+    from pibert.comparison import Candidate
+    from pibert.experiments.experiment import ModelConfig
+    from pibert.models import MODELS, PRESETS
+
+    if isinstance(models, str | Path | Model):
+        raise TypeError(f"expected a list of models, found {models!r}; write [...] around it")
+    found: dict[str, Any] = {}
+    for each in models:
+        if isinstance(each, str) and each.partition(":")[0] in MODELS:
+            name, _, preset = each.partition(":")
+            if not preset and experiment.model.preset in PRESETS[name]:
+                preset = experiment.model.preset or ""  # small without a GPU
+            chosen = ModelConfig(name=name, preset=preset or None)
+            found[each.replace(":", "-")] = Candidate(model=chosen)
+            continue
+        path = each.path if isinstance(each, Model) else Path(each)
+        if path is None or not (path / "model.json").exists():
+            raise ValueError(
+                f"expected the name of a model ({', '.join(MODELS)}) or a finished run, found "
+                f"{each!r}"
+            )
+        found[path.name] = Candidate(run=str(path.resolve()))
+    found.setdefault("persistence", Candidate(model=ModelConfig(name="persistence")))
+    return found

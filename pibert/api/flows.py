@@ -1,0 +1,374 @@
+"""Flows to learn and predict from: a file, a folder, arrays or xarray."""
+
+import contextlib
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from pibert.api.pictures import Picture, as_html, draw
+from pibert.fields import Trajectory
+
+if TYPE_CHECKING:
+    from pibert.data.readers.recordings import Hints, Recordings
+
+_COMMAND = re.compile(r"(pibert [a-z]+ [^;,()]*)")
+_SETTING = re.compile(r"--set ([\w.]+)=([\w.]+)")
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( (?=[A-Z]))?")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Flow(Sequence[Trajectory]):
+    """One or more recordings with the same channels: trajectories, by number or name.
+
+    Fields are read when they are used.
+    """
+
+    recordings: "Recordings"
+    path: Path | None = None
+    """A file, folder or pattern that has exactly these flows; None: they are in memory."""
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """How to read the path: ``kind``, ``hints`` and ``options``."""
+
+    def __len__(self) -> int:
+        return len(self.recordings.names)
+
+    @overload
+    def __getitem__(self, which: int | str) -> Trajectory: ...
+    @overload
+    def __getitem__(self, which: slice) -> "Flow": ...
+    def __getitem__(self, which: int | str | slice) -> "Trajectory | Flow":
+        if isinstance(which, slice):
+            return Flow(replace(self.recordings, names=self.recordings.names[which]))
+        return self.recordings[which]
+
+    @property
+    def name(self) -> str:
+        is_pattern = self.path is None or not self.path.exists()
+        return self.recordings.names[0] if is_pattern else self.recordings.path.stem
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader assumed or noticed."""
+        return tuple(map(in_python, self.recordings.notes))
+
+    def numpy(self, which: int | str = 0) -> Any:
+        """One recording as an array, (time, channel, y, x), NaN where it is unknown."""
+        import torch
+
+        trajectory = self[which]
+        states = trajectory.read()
+        return torch.where(trajectory.known()[:, None], states, torch.nan).numpy()
+
+    def plot(self, path: Path | str | None = None, *, which: int | str = 0) -> Picture:
+        """A frame and statistics of one recording; written to a .png file if a path is given."""
+        from pibert.data.inspection import inspect
+        from pibert.report.inspection import draw_inspection
+
+        found = inspect(self.recordings)
+        return draw(lambda target: draw_inspection(target, self[which], found), path)
+
+    def save(self, path: Path | str) -> Path:
+        """Write PIBERT's own format (.h5)."""
+        from pibert.data.format import write
+
+        path = Path(path)
+        if path.suffix.lower() not in (".h5", ".hdf5"):
+            raise ValueError(
+                f"{path}: expected a name that ends in .h5, found {path.suffix or path.name!r}; "
+                "for other formats: pibert convert"
+            )
+        write(path, list(self))
+        return path
+
+    def loader(
+        self, *, history: int = 1, horizon: int = 1, batch_size: int = 32, seed: int = 0
+    ) -> Any:
+        """A PyTorch ``DataLoader`` of standardised windows, shuffled; its items are ``Batch``.
+
+        ``loader.dataset`` is a ``Dataset`` with ``spec`` and ``normalizer``, whose statistics are
+        those of all frames: split the flows first, such as ``flow[:8]``, to keep some unseen.
+        """
+        from pibert.data.dataset import BatchOrder, Samples, Window, common_spec, make_loader
+        from pibert.data.normalize import fit_normalizer, fit_parameters
+        from pibert.data.splits import Segment
+
+        flows = [trajectory.load() for trajectory in self]
+        every = [Segment(index) for index in range(len(flows))]
+        spec = replace(common_spec(flows), parameters=fit_parameters(flows, every))
+        samples = Samples(
+            flows,
+            window=Window(history=history, horizon=horizon),
+            normalizer=fit_normalizer(flows, every),
+            spec=spec,
+        )
+        return make_loader(samples, BatchOrder(len(samples), batch_size, seed=seed, shuffle=True))
+
+    @cached_property
+    def key(self) -> str:
+        """A fingerprint of flows in memory."""
+        digest = hashlib.sha256()
+        for flow in self:
+            units = (flow.length_unit, flow.time_unit)
+            facts = (flow.name, flow.spec.to_dict(), dict(flow.parameters), flow.time.tolist())
+            digest.update(json.dumps((*facts, *units), default=str).encode())
+            for block in (flow.read(), flow.known(), flow.measured()):
+                digest.update(block.contiguous().numpy().data)
+        return digest.hexdigest()[:12]
+
+    @contextlib.contextmanager
+    def as_file(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+        """A path that has the flows, and how to read it; flows in memory get a temporary file."""
+        if self.path is not None:
+            yield self.path, self.stated
+            return
+        with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
+            yield self.save(Path(folder) / f"{self.name}-{self.key}.h5"), {}
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in self._facts().items())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._facts(), self.notes, self.plot())
+
+    def _facts(self) -> dict[str, str]:
+        first = self[0]
+        spec, grid = first.spec, first.spec.grid
+        units = zip(spec.channels, spec.units, strict=True)
+        length, time = (unit or "" for unit in (first.length_unit, first.time_unit))
+        frames = [flow.num_frames for flow in self]
+        span = " to ".join(dict.fromkeys(map(str, (min(frames), max(frames)))))
+        step = "dt not stated" if spec.dt is None else f"dt {spec.dt:.4g} {time}".rstrip()
+        facts = {
+            "flow": self.name if len(self) == 1 else f"{self.name}, {len(self)} recordings",
+            "frames": f"{span}, {step}",
+            "channels": ", ".join(n if unit == "1" else f"{n} [{unit}]" for n, unit in units),
+            "grid": f"{grid.shape[0]} x {grid.shape[1]} points (rows x columns), "
+            f"dx {grid.dx:.4g}, dy {grid.dy:.4g} {length}".rstrip(),
+        }
+        if first.parameters:
+            facts["parameters"] = ", ".join(
+                f"{name} {_range([flow.parameters.get(name) for flow in self])}"
+                for name in spec.parameter_names
+            )
+        if first.body is not None:
+            facts["body"] = "marked"
+        return facts
+
+
+def read(
+    path: Path | str | Sequence[Path | str],
+    *,
+    kind: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **hints: Any,
+) -> Flow:
+    """Read a file, a folder or the files of a pattern such as ``run/B*.txt``.
+
+    Args:
+        path: Any kind that ``pibert inspect`` reads; a list of paths gives all of their flows.
+        kind: The reader, if it cannot be recognised.
+        options: Further options of the reader.
+        hints: What the file does not state: ``dt``, ``dx``, ``dy``, ``unit``, ``length_unit``,
+            ``time_unit``, ``scale``, ``pulse_delay``, ``channels``, ``parameters``, ``sides``,
+            ``family``, ``body``, ``mask``, ``flip`` ..., as the options of ``pibert inspect``.
+    """
+    if isinstance(path, list | tuple):
+        return join([read(each, kind=kind, options=options, **hints) for each in path])
+    from pibert.data.readers import open_recordings
+
+    path, stated = Path(str(path)), _stated(kind, options, hints)
+    found = open_recordings(path, kind, _hints(hints), options or {})
+    return _noted(Flow(found, path, stated))
+
+
+def flow(
+    data: Any,
+    *,
+    name: str = "flow",
+    mask: Any = None,
+    body: Any = None,
+    channels: Sequence[str] | Mapping[str, str] | None = None,
+    **hints: Any,
+) -> Flow:
+    """Describe fields in memory.
+
+    Args:
+        data: An array or tensor (time, channel, y, x), or (time, y, x) of one channel; several
+            flows as (flow, time, channel, y, x); arrays (time, y, x) by channel name, also with
+            ``x``, ``y`` and ``t``; an xarray ``Dataset`` or ``DataArray``.
+        name: Of the flow.
+        mask: True where the fields are known: (y, x) or (time, y, x). NaN is unknown anyway.
+        body: True inside a solid body, of the same shapes; or a region such as
+            ``circle:0,0,0.5``.
+        channels: Names of the channels of an array; or our names of arrays with other names.
+        hints: ``dt``, ``dx``, ``dy``, ``unit``, ``length_unit``, ``time_unit``, ``parameters`` ...,
+            as for ``read``.
+    """
+    from pibert.data.readers import open_memory
+
+    arrays = _arrays(data, name)
+    if isinstance(channels, Mapping):
+        hints["channels"] = dict(channels)
+    elif channels is not None:
+        key = next(iter(arrays))
+        hints["channels"] = {our: f"{key}:{index}" for index, our in enumerate(channels)}
+    if isinstance(body, str):
+        hints["body"], body = body, None
+    found = open_memory(arrays, _hints(hints), name=name)
+    masks = {role: _mask(given) for role, given in (("valid", mask), ("body", body))}
+    given = {role: mask for role, mask in masks.items() if mask is not None}
+    return _noted(Flow(found.changed(partial(_with_masks, masks=given)) if given else found))
+
+
+def join(flows: Sequence[Flow]) -> Flow:
+    """Several flows as one set, such as a parameter sweep; equal names get numbers."""
+    if len(flows) == 1:
+        return flows[0]
+    if not flows:
+        raise ValueError("expected at least one flow, found an empty list")
+    from pibert.data.readers.recordings import Recordings
+
+    found: dict[str, Trajectory] = {}
+    for own in flows:
+        for trajectory in own:
+            name, number = trajectory.name, 2
+            while name in found:
+                name, number = f"{trajectory.name}-{number}", number + 1
+            found[name] = replace(trajectory, name=name)
+    notes = tuple(dict.fromkeys(note for own in flows for note in own.recordings.notes))
+    path = Path(flows[0].name)
+    return Flow(
+        Recordings(
+            kind="arrays", path=path, names=tuple(found), load=found.__getitem__, notes=notes
+        )
+    )
+
+
+def as_flow(data: Any, **hints: Any) -> Flow:
+    """A flow of anything that ``read`` and ``flow`` take, or a list of these."""
+    if isinstance(data, Flow):
+        return data
+    if isinstance(data, Trajectory):
+        from pibert.data.readers.recordings import Recordings
+
+        path, load = Path(data.name), {data.name: data}.__getitem__
+        return Flow(Recordings(kind="arrays", path=path, names=(data.name,), load=load))
+    if isinstance(data, str | Path):
+        return read(data, **hints)
+    if isinstance(data, list | tuple):
+        return join([as_flow(each, **hints) for each in data])
+    return flow(data, **hints)
+
+
+def in_python(text: str) -> str:
+    """A message of a command with keyword arguments in place of options."""
+    parts = _COMMAND.split(text)
+    for index in range(0, len(parts), 2):  # not within a whole command
+        part = _SETTING.sub(r'settings={"\1": "\2"}', parts[index])
+        parts[index] = _OPTION.sub(lambda found: f"{found[1].replace('-', '_')}=", part)
+    return "".join(parts)
+
+
+def _noted(found: Flow) -> Flow:
+    from pibert.notes import warn
+
+    for note in found.notes:
+        warn(note)
+    return found
+
+
+def _hints(given: Mapping[str, Any]) -> "Hints":
+    from pibert.data.readers.recordings import Hints
+
+    known = [each.name for each in fields(Hints)]
+    if unknown := sorted(set(given) - set(known)):
+        raise TypeError(f"unknown arguments {', '.join(unknown)}; known: {', '.join(known)}")
+    return Hints(**{name: _tuples(name, value) for name, value in given.items()})
+
+
+def _tuples(name: str, value: Any) -> Any:
+    if name in ("dt", "dx", "dy") and isinstance(value, int):
+        return float(value)
+    if name == "parameters" and value is not None:
+        return {key: float(number) for key, number in value.items()}
+    if name in ("flip", "body", "mask") and isinstance(value, str):
+        return tuple(value.split(",")) if name == "flip" else (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _stated(
+    kind: str | None, options: Mapping[str, Any] | None, hints: Mapping[str, Any]
+) -> dict[str, Any]:
+    """As a configuration file has it: plain lists."""
+    plain = {name: _tuples(name, value) for name, value in hints.items() if value is not None}
+    plain = {n: list(value) if isinstance(value, tuple) else value for n, value in plain.items()}
+    return {"kind": kind, "hints": plain, "options": dict(options or {})}
+
+
+def _arrays(data: Any, name: str) -> Any:
+    """Arrays by name, or an xarray ``Dataset``."""
+    if hasattr(data, "data_vars"):
+        return data
+    if hasattr(data, "to_dataset"):
+        axis = next((dim for dim in ("channel", "variable", "c") if dim in data.dims), None)
+        if axis is not None:
+            return data.to_dataset(dim=axis)
+        return data.to_dataset(name=data.name or name)
+    if not isinstance(data, Mapping):
+        data = {name: data}
+    if not data:
+        raise ValueError("expected arrays by channel name, found none")
+    found = {key: _array(value) for key, value in data.items()}
+    for key, array in found.items():
+        if array.dtype.kind not in "fiub":
+            raise TypeError(
+                f"{key}: expected numbers in an array, found {array.dtype}; give a NumPy array, a "
+                "tensor, arrays by name, xarray, or the path of a file"
+            )
+    return found
+
+
+def _array(value: Any) -> Any:
+    import numpy as np
+
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
+
+
+def _mask(given: Any) -> Any:
+    if given is None:
+        return None
+    import torch
+
+    found = _array(given)
+    if found.dtype != bool:
+        raise TypeError(f"expected a mask of True and False, found {found.dtype}; compare it first")
+    return torch.from_numpy(found)
+
+
+def _with_masks(trajectory: Trajectory, *, masks: Mapping[str, Any]) -> Trajectory:
+    known = trajectory.known()
+    changes = dict(masks)
+    if "valid" in masks:
+        shapes = (tuple(known.shape), tuple(known.shape[1:]))
+        if tuple(masks["valid"].shape) not in shapes:
+            raise ValueError(
+                f"{trajectory.name}: expected a mask of shape {shapes[1]} or {shapes[0]}, found "
+                f"{tuple(masks['valid'].shape)}"
+            )
+        changes["valid"] = known & masks["valid"]
+    return replace(trajectory, **changes)
+
+
+def _range(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "unknown"
+    return " to ".join(dict.fromkeys(f"{value:.4g}" for value in (min(known), max(known))))

@@ -1,0 +1,25 @@
+"""The report page of a comparison."""
+
+from pathlib import Path
+
+from pibert.comparison.results import read_results
+from pibert.evaluation.scores import read_scores
+from pibert.report.comparison.page import write_report
+from pibert.report.comparison.results import DatasetResults
+
+
+def write_page(out: Path) -> Path:
+    """Write the report of a comparison into its folder; returns the page."""
+    results = read_results(out)
+    datasets = []
+    for name in results["data"]:
+        runs = [r for r in results["runs"] if r["data"] == name and "failed" not in r]
+        scores = {(r["model"], r["seed"]): read_scores(out / r["folder"]) for r in runs}
+        for r in runs:
+            if scores[r["model"], r["seed"]].card["identity"] != r["identity"]:
+                raise ValueError(
+                    f"{out / r['folder']} was scored again after the results were collected; "
+                    "run the comparison again to collect them"
+                )
+        datasets.append(DatasetResults(name, results, scores))
+    return write_report(out, results, datasets)

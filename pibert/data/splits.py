@@ -211,7 +211,8 @@ def split_by_parameter(
     def draw(choice: Sequence[float], wanted: int, *, shuffled: bool = True) -> list[float]:
         """Take values until one more would take the number of flows further from that wanted."""
         order = torch.randperm(len(choice), generator=generator).tolist()
-        taken, have = [], 0
+        taken: list[float] = []
+        have = 0
         for level in [choice[i] for i in order] if shuffled else choice:
             if taken and have + count[level] - wanted >= wanted - have:
                 break

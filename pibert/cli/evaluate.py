@@ -1,5 +1,6 @@
 """``pibert evaluate``: one run, scored."""
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pibert.evaluation.scores import Scores
 
 _SHARES = ("skill", "correlation", "diverged")
+_MOST_FLOWS = 24
+"""Flows in the table; of more, an even selection is shown."""
 _ALIAS = "lmae"
 """The paper's name for mae: in the files, but not shown twice."""
 
@@ -66,7 +69,7 @@ def evaluate(
     Example: pibert evaluate runs/demo --data other.npz --unit m/s --dt 0.01
     """
     from pibert.evaluation.scores import read_card
-    from pibert.experiments.evaluation import RolloutPlan, add_cost
+    from pibert.experiments.evaluation import RolloutPlan, add_cost, add_flows
     from pibert.experiments.evaluation import evaluate as score
     from pibert.experiments.held_out import flows_to_score
     from pibert.inference.model_file import find_model, shipped_models
@@ -85,6 +88,7 @@ def evaluate(
         rollouts = RolloutPlan(steps=rollout, free_run=free_run)
         scores = score(folder, flows, into=out, rollout=rollouts)
     add_cost(folder, out, "cpu")
+    by_flow = add_flows(out, scores)
     card = read_card(out)
     if empty := int(scores.arrays["errors/prediction"].isnan().sum()):
         text = f"{empty} of the frames hold no flow at known points and are not scored"
@@ -94,12 +98,22 @@ def evaluate(
         text = f"the skill is {digits(skill)}: repeating the last frame has a smaller error"
         remedy = "train the model longer, or on flows like these; check units and time step"
         notes.add(Note("negative-skill", text, remedy))
+    if beyond := [flow["outside"] for flow in by_flow["flows"] if flow["outside"]]:
+        names, seen = sorted(set().union(*beyond)), by_flow["training_range"]
+        ranges = (f"{name} {low:g} to {high:g}" for name in names for low, high in [seen[name]])
+        text = (
+            f"{len(beyond)} of {len(by_flow['flows'])} flows are outside the training range "
+            f"({', '.join(ranges)}): their scores are of an extrapolation"
+        )
+        notes.add(Note("extrapolation", text, severity="info"))
     rolled = _rollouts(scores) if rollout else None
     if as_json:
         kept = {key: card[key] for key in ("entries", "values", "cost", "data")}
         written = [str(out / "scores.json")]
         free = card.get("free_run")
-        return show_json({**kept, "rollout": rolled, "free_run": free, "written": written})
+        return show_json(
+            {**kept, "rollout": rolled, "free_run": free, "by_flow": by_flow, "written": written}
+        )
     console = Console()
     frames = card["data"]["test_frames"]
     say(console, f"{card['model']['name']}: {frames} frames, each predicted from recorded ones")
@@ -114,6 +128,8 @@ def evaluate(
         "lpcc: correlation of prediction and truth. skill: 1 is perfect, 0 as good as repeating "
         "the last frame. mae is the lmae of the paper.",
     )
+    if len(by_flow["flows"]) > 1:
+        _show_flows(console, by_flow)
     if rolled is not None:
         _show_rollouts(console, rolled)
     if "free_run" in card:
@@ -148,6 +164,37 @@ def _pointwise_table(card: Mapping[str, Any], values: Mapping[tuple[str, str], A
         cells = (n if u == "1" else f"{n} {u}" for n, u in zip(numbers, shown, strict=True))
         table.add_row(Text(name), *map(Text, cells))
     return table
+
+
+def _show_flows(console: Console, found: Mapping[str, Any]) -> None:
+    """Print the errors of the next frame of every condition, or else of every flow."""
+    kind = "flows" if found["conditions"] is None else "conditions"
+    names = sorted(set().union(*(row["parameters"] for row in found[kind])))
+    errors = {row["metric"]: row[kind] for row in found["errors"] if row["lead"] is None}
+    shown = sorted(
+        range(len(found[kind])),
+        key=lambda n: [found[kind][n]["parameters"].get(name, math.inf) for name in names],
+    )
+    count = {"flows": "flow", "conditions": "flows"}[kind]
+    table = Table(count, *names, "nmse", "skill", "share of error")
+    for n in shown[:: math.ceil(len(shown) / _MOST_FLOWS)]:
+        row = found[kind][n]
+        values = (row["parameters"].get(name) for name in names)
+        marks = (" *" if name in row.get("outside", ()) else "" for name in names)
+        cells = [digits(v) + mark for v, mark in zip(values, marks, strict=True)]
+        cells += [digits(errors[metric][n]) for metric in ("nmse", "skill")]
+        share = errors["squared_error_share"][n]
+        first = row["name"] if kind == "flows" else str(row["flows"])
+        table.add_row(*map(Text, (first, *cells, "-" if share is None else f"{share:.1%}")))
+    say(console, f"Next frame of each {kind.removesuffix('s')}, all channels together:")
+    console.print(table)
+    if len(shown) > _MOST_FLOWS:
+        say(console, f"Not all of the {len(shown)} are shown; scores.json has them.")
+    if any(flow["outside"] for flow in found["flows"]):
+        say(console, "*: outside the training range.")
+    mean, median = (digits(found[f"nmse_flow_{name}"]) for name in ("mean", "median"))
+    text = f"mean {mean}, median {median}."
+    say(console, f"NMSE of single flows, each relative to its own energy: {text}")
 
 
 def _rollouts(scores: "Scores") -> dict[str, Any]:

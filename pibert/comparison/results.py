@@ -8,7 +8,7 @@ model, seed, component and metric:
 
 Beside it are plan, commit, versions, and facts and cost of every run. ``tuning`` has the trials
 that chose learning rate and optimiser of every tuned model (``comparison/trials.py``), ``by_flow``
-the main errors of every test flow and condition (``comparison/by_flow.py``), which ``data`` lists.
+the main errors of every test flow and condition (``evaluation/by_flow.py``), which ``data`` lists.
 """
 
 import csv
@@ -25,6 +25,7 @@ from pibert.comparison import by_flow, trials
 from pibert.comparison.plan import Comparison, Job, with_candidates
 from pibert.comparison.rows import Row, ranking, rows_of
 from pibert.data.partial import replace_file
+from pibert.evaluation.by_flow import Errors, flows_of
 from pibert.evaluation.scores import Scores, read_scores
 from pibert.experiments.evaluation import RECIPE
 from pibert.experiments.run_folder import commit, curves_of, versions
@@ -68,7 +69,7 @@ def gather(
     """
     data: dict[str, Any] = {}
     records: list[Row] = []
-    errors: list[by_flow.Errors] = []
+    errors: list[Errors] = []
     for name in comparison.data:
         jobs = [job for job in comparison.jobs() if job.data == name and job not in failed]
         scores = {job: read_scores(job.folder(out)) for job in jobs}
@@ -88,7 +89,7 @@ def gather(
             "correlation_frames": first.card["correlation_frames"],
             "intervals": method,
             "ranking": ranking(rows),
-            **by_flow.flows_of(first),
+            **flows_of(first),
         }
     runs = _runs(comparison, out, failed)
     recipes = {

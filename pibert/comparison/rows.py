@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from pibert.comparison.plan import Job
-from pibert.data.splits import condition
+from pibert.evaluation.by_flow import condition_numbers, measures_of
 from pibert.evaluation.intervals import (
     TooFew,
     ends,
@@ -33,10 +33,9 @@ from pibert.evaluation.intervals import (
     resample_trajectories,
     resampled_values,
 )
+from pibert.evaluation.leads import LEADS
 from pibert.evaluation.measure import Entry, Measure
-from pibert.evaluation.measures import measures_by_space
-from pibert.evaluation.scores import Scores
-from pibert.fields import FieldSpec, Normalizer
+from pibert.evaluation.scores import Scores, as_number
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -44,8 +43,6 @@ HEADLINE = ("physical", "nmse", "all")
 """The score that models are ranked by."""
 CORRELATION_TIMES = 3
 """Length of a block: much shorter ones make intervals too narrow."""
-LEADS = (1, 2, 5, 10, 20, 40, 80)
-"""Frames ahead at which rollouts get a row."""
 Row = dict[str, Any]
 
 
@@ -75,32 +72,6 @@ def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
     for job, card in scores.items():
         by_job[job] += [*_rates(job, scores), *_rollouts(job, card), *_insights(job, card)]
     return [row for rows in by_job.values() for row in rows], method
-
-
-def spec_of(scores: Scores) -> dict[str, Any]:
-    """Return ``spec`` and ``normalizer`` of the scored fields."""
-    facts = scores.card["data"]
-    mean, std = (tuple(facts["normalizer"][name]) for name in ("mean", "std"))
-    return {"spec": FieldSpec.from_dict(facts["spec"]), "normalizer": Normalizer(mean, std)}
-
-
-def measures_of(scores: Scores) -> dict[str, Measure]:
-    """Return the measures that scores have terms of, by ``space/name``."""
-    facts = scores.card["data"]
-    by_space = measures_by_space(
-        **spec_of(scores), has_body=facts["has_body"], length_unit=facts["length_unit"]
-    )
-    named = {
-        f"{space}/{measure.name}": measure for space, group in by_space.items() for measure in group
-    }
-    return {name: measure for name, measure in named.items() if name in scores.card["entries"]}
-
-
-def condition_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> list[int]:
-    """Return a number for every trajectory, equal if their parameters of these names are."""
-    keys = [condition(parameters, names) for parameters in facts["parameters"]]
-    number = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-    return [number[key] for key in keys]
 
 
 def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
@@ -275,8 +246,3 @@ def _insights(job: Job, scores: Scores) -> Iterator[Row]:
         card = scores.card.get(name, {"entries": (), "values": ()})
         for entry, value in zip(card["entries"], card["values"], strict=True):
             yield make_row(job, entry, math.nan if value is None else value)
-
-
-def as_number(value: Any) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None

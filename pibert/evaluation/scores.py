@@ -15,6 +15,7 @@ circumstances. Numbers and intervals are made from them (``pibert.comparison``) 
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,3 +85,9 @@ def read_scores(folder: Path) -> Scores:
         if name.startswith("terms/") and value.dtype != torch.float64:
             raise ValueError(f"{path}: expected terms in float64, found {name} in {value.dtype}")
     return Scores(card, arrays)
+
+
+def as_number(value: Any) -> float | None:
+    """A number for JSON; None where it is not finite."""
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -13,10 +13,18 @@ from pibert.config import Count, NonNegativeInt
 from pibert.data.dataset import Samples, Window
 from pibert.data.filling import count_filled
 from pibert.data.splits import Segment
+from pibert.evaluation import by_flow
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.insight import insight
 from pibert.evaluation.rollouts import score_free_runs, score_rollouts, spread_starts
-from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
+from pibert.evaluation.scores import (
+    FORMAT,
+    Scores,
+    as_number,
+    read_card,
+    save_card,
+    save_scores,
+)
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
 from pibert.experiments.flows import Flows
 from pibert.experiments.held_out import check_fields
@@ -127,6 +135,15 @@ def add_cost(folder: Path, into: Path, device: str) -> None:
     predictor = load(folder, device)
     cost = asdict(measure_cost(predictor.model, predictor.spec, device, seconds=0.5))
     save_card(into, read_card(into) | {"cost": cost})
+
+
+def add_flows(into: Path, scores: Scores) -> dict[str, Any]:
+    """Add the errors of single flows and conditions to stored scores; returns them."""
+    card = read_card(into)
+    summary = {name: as_number(value) for name, value in by_flow.summary_of(scores).items()}
+    card["by_flow"] = {**by_flow.flows_of(scores), "errors": by_flow.errors_of(scores), **summary}
+    save_card(into, card)
+    return dict(card["by_flow"])
 
 
 def identity_of(

@@ -19,6 +19,7 @@ from pibert.report.figures import DPI
 Maker = Callable[[DatasetResults], Plot | Animation | None]
 FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Flows", errors.flows),
+    ("Flows", errors.by_parameter),
     ("Components", errors.metrics),
     ("Components", errors.error_distribution),
     ("Scales", errors.scales),

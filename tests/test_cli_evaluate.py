@@ -355,3 +355,11 @@ def test_flows_beyond_the_training_range_do_not_calibrate(extrapolated: Path) ->
     result = call("calibrate", extrapolated)
     assert result.exit_code != 0
     assert "outside the training range" in result.output and "shares.calibration" in result.output
+
+
+def test_training_states_the_ranges_of_a_split(extrapolated: Path, tmp_path: Path) -> None:
+    plan = extrapolated.parent / "plan.toml"
+    result = call("train", "--config", plan, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    assert "7 flows split by Re, training 100 to 500, testing 1000 to 2000" in text

@@ -314,3 +314,71 @@ def test_free_runs_have_intervals_over_flows_beside_the_sampling_error(tmp_path:
     assert low <= found["values"][place] <= high
     lost = sum(own < 50 for own in found["survived"])
     assert (f"Diverged: {lost} of 10 runs" in shown) == (lost > 0)
+
+
+@pytest.fixture(scope="module")
+def extrapolated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on flows that grow with Re, each by its own factor; test flows have the highest."""
+    place = tmp_path_factory.mktemp("extrapolated")
+    wave = random_states(1, 2, *SHAPE, seed=0)
+    flows = []
+    for number, reynolds in enumerate((100.0, 200.0, 300.0, 400.0, 500.0, 1000.0, 2000.0)):
+        growth = (1.1 + 0.1 * number) ** torch.arange(6.0)
+        states = number * growth[:, None, None, None] * wave + wave
+        flows.append(make_trajectory(f"re{reynolds:g}", states=states, re=reynolds))
+    write(place / "flows.h5", flows)
+    (place / "plan.toml").write_text(
+        f'[data]\npath = "{place / "flows.h5"}"\nsplit = "higher:Re:600"\n'
+        'shares = { train = 0.8, valid = 0.2 }\n[model]\nname = "persistence"\n'
+    )
+    return run(load_experiment(place / "plan.toml"), place / "run").folder
+
+
+def test_errors_of_flows_beyond_the_training_range(extrapolated: Path, tmp_path: Path) -> None:
+    result = call("evaluate", extrapolated, "--out", tmp_path, "--rollout", "2", "--json")
+    assert result.exit_code == 0, result.output
+    assert "2 of 2 flows are outside the training range (Re 100 to 500)" in result.output
+    found = json.loads(result.stdout)["by_flow"]
+    assert found == json.loads((tmp_path / "scores.json").read_text())["by_flow"]
+    assert found["training_range"]["Re"] == [100.0, 500.0]
+    assert [flow["outside"] for flow in found["flows"]] == [["Re"], ["Re"]]
+    flows = prepare(load_experiment(extrapolated.parent / "plan.toml").data)
+    expected = []
+    for flow in flows.trajectories[-2:]:
+        states = flow.read().double()
+        expected.append(float(states.diff(dim=0).square().sum() / states[1:].square().sum()))
+    errors = {(row["metric"], row["lead"]): row["flows"] for row in found["errors"]}
+    assert errors["nmse", None] == pytest.approx(expected, rel=1e-4)
+    assert found["nmse_flow_mean"] == pytest.approx(sum(expected) / 2, rel=1e-4)
+    assert found["nmse_flow_median"] == pytest.approx(sum(expected) / 2, rel=1e-4)
+    assert sum(errors["squared_error_share", None]) == pytest.approx(1.0)
+    assert errors["nmse", 2][1] > errors["nmse", None][1]
+    shown = call("evaluate", extrapolated, "--out", tmp_path).stdout
+    assert "re2000" in shown and "2000 *" in shown and "outside the training range" in shown
+
+
+def test_predictions_beyond_the_training_range_are_noted(extrapolated: Path) -> None:
+    """All test flows of an extrapolation get the note, and no flow of the training range does."""
+    flows = prepare(load_experiment(extrapolated.parent / "plan.toml").data)
+    predictor, noted = load(extrapolated), []
+    for segment in flows.split.test + flows.split.train + flows.split.valid:
+        flow = flows.trajectories[segment.trajectory]
+        found = predictor.predict(
+            flow.read(slice(0, 1))[None], parameters=dict(flow.parameters)
+        ).notes
+        noted.append(any(note.code == "far-parameter" for note in found))
+    assert noted == [True] * 2 + [False] * 5
+
+
+def test_flows_beyond_the_training_range_do_not_calibrate(extrapolated: Path) -> None:
+    result = call("calibrate", extrapolated)
+    assert result.exit_code != 0
+    assert "outside the training range" in result.output and "shares.calibration" in result.output
+
+
+def test_training_states_the_ranges_of_a_split(extrapolated: Path, tmp_path: Path) -> None:
+    plan = extrapolated.parent / "plan.toml"
+    result = call("train", "--config", plan, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    assert "7 flows split by Re, training 100 to 500, testing 1000 to 2000" in text

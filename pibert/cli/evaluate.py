@@ -1,5 +1,6 @@
 """``pibert evaluate``: one run, scored."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,8 @@ from pibert.cli.terminal import NotePrinter, digits, leads_shown, say, show_json
 from pibert.notes import collecting
 
 _SHARES = ("skill", "correlation", "diverged")
+_MOST_FLOWS = 24
+"""Flows in the table; of more, an even selection is shown."""
 _ALIAS = "lmae"
 """The paper's name for mae: in the files, but not shown twice."""
 
@@ -68,14 +71,14 @@ def evaluate(
     rollouts = RolloutPlan(steps=rollout, free_run=free_run)
     with collecting(NotePrinter()):
         scores, out = score_model(run, data, source.as_settings(), into=out, rollout=rollouts)
-    card, rolled = scores.card, scores.rollouts
+    card, rolled, by_flow = scores.card, scores.rollouts, scores.card["by_flow"]
     if as_json:
         kept = {key: card[key] for key in ("entries", "values", "cost", "data")}
         written = [str(out / "scores.json")]
         free = card.get("free_run")
         covered = card.get("rollout_intervals")
         more = {"rollout": rolled, "rollout_intervals": covered, "free_run": free}
-        return show_json({**kept, **more, "written": written})
+        return show_json({**kept, **more, "by_flow": by_flow, "written": written})
     console = Console()
     frames = card["data"]["test_frames"]
     say(console, f"{card['model']['name']}: {frames} frames, each predicted from recorded ones")
@@ -90,6 +93,8 @@ def evaluate(
         "lpcc: correlation of prediction and truth. skill: 1 is perfect, 0 as good as repeating "
         "the last frame. mae is the lmae of the paper.",
     )
+    if len(by_flow["flows"]) > 1:
+        _show_flows(console, by_flow)
     if rolled is not None:
         _show_rollouts(console, rolled)
     if "rollout_intervals" in card:
@@ -116,6 +121,37 @@ def _pointwise_table(card: Mapping[str, Any]) -> Table:
         cells = (n if u == "1" else f"{n} {u}" for n, u in zip(numbers, shown, strict=True))
         table.add_row(Text(name), *map(Text, cells))
     return table
+
+
+def _show_flows(console: Console, found: Mapping[str, Any]) -> None:
+    """Print the errors of the next frame of every condition, or else of every flow."""
+    kind = "flows" if found["conditions"] is None else "conditions"
+    names = sorted(set().union(*(row["parameters"] for row in found[kind])))
+    errors = {row["metric"]: row[kind] for row in found["errors"] if row["lead"] is None}
+    shown = sorted(
+        range(len(found[kind])),
+        key=lambda n: [found[kind][n]["parameters"].get(name, math.inf) for name in names],
+    )
+    count = {"flows": "flow", "conditions": "flows"}[kind]
+    table = Table(count, *names, "nmse", "skill", "share of error")
+    for n in shown[:: math.ceil(len(shown) / _MOST_FLOWS)]:
+        row = found[kind][n]
+        values = (row["parameters"].get(name) for name in names)
+        marks = (" *" if name in row.get("outside", ()) else "" for name in names)
+        cells = [digits(v) + mark for v, mark in zip(values, marks, strict=True)]
+        cells += [digits(errors[metric][n]) for metric in ("nmse", "skill")]
+        share = errors["squared_error_share"][n]
+        first = row["name"] if kind == "flows" else str(row["flows"])
+        table.add_row(*map(Text, (first, *cells, "-" if share is None else f"{share:.1%}")))
+    say(console, f"Next frame of each {kind.removesuffix('s')}, all channels together:")
+    console.print(table)
+    if len(shown) > _MOST_FLOWS:
+        say(console, f"Not all of the {len(shown)} are shown; scores.json has them.")
+    if any(flow["outside"] for flow in found["flows"]):
+        say(console, "*: outside the training range.")
+    mean, median = (digits(found[f"nmse_flow_{name}"]) for name in ("mean", "median"))
+    text = f"mean {mean}, median {median}."
+    say(console, f"NMSE of single flows, each relative to its own energy: {text}")
 
 
 def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ model, seed, component and metric:
 Rows of the model ``truth`` hold the true flow's own sampling error over the time of the free runs.
 Beside it are plan, commit, versions, and facts and cost of every run. ``tuning`` has the trials
 that chose learning rate and optimiser of every tuned model (``comparison/trials.py``), ``by_flow``
-the main errors of every test flow and condition (``comparison/by_flow.py``), which ``data`` lists.
+the main errors of every test flow and condition (``evaluation/by_flow.py``), which ``data`` lists.
 ``paired_tests`` of each data set compare one model with every other (``comparison/paired.py``).
 """
 
@@ -28,6 +28,7 @@ from pibert.comparison.paired import paired_tests
 from pibert.comparison.plan import Comparison, Job, with_candidates
 from pibert.comparison.rows import Row, free_run_weights, ranking, rows_of
 from pibert.data.partial import replace_file
+from pibert.evaluation.by_flow import Errors, flows_of
 from pibert.evaluation.scores import Scores, read_scores
 from pibert.experiments.evaluation import RECIPE
 from pibert.experiments.run_folder import commit, curves_of, versions
@@ -72,7 +73,7 @@ def gather(
     """
     data: dict[str, Any] = {}
     records: list[Row] = []
-    errors: list[by_flow.Errors] = []
+    errors: list[Errors] = []
     for name in comparison.data:
         jobs = [job for job in comparison.jobs() if job.data == name and job not in failed]
         scores = {job: read_scores(job.folder(out)) for job in jobs}
@@ -93,7 +94,7 @@ def gather(
             "intervals": method,
             "ranking": ranking(rows),
             "paired_tests": paired_tests(scores, comparison.tested_model),
-            **by_flow.flows_of(first),
+            **flows_of(first),
         }
         if "free_run" in first.card:
             lengths = first.card["free_run"]["frames"]

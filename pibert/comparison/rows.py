@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from pibert.comparison.plan import Job
+from pibert.evaluation.by_flow import measures_of, spec_of
 from pibert.evaluation.intervals import (
     TooFew,
     Valued,
@@ -38,25 +39,23 @@ from pibert.evaluation.intervals import (
     resample_trajectories,
     resampled_values,
 )
-from pibert.evaluation.leads import Horizons, LeadTimes
-from pibert.evaluation.measure import ALL, Entry, Measure
-from pibert.evaluation.measures import ROLLOUT, measures_by_space, window_measures
+from pibert.evaluation.leads import LEADS, Horizons, LeadTimes
+from pibert.evaluation.measure import ALL, Entry
+from pibert.evaluation.measures import ROLLOUT, window_measures
 from pibert.evaluation.scores import (
     LEVEL,
     RESAMPLES,
     Scores,
+    as_number,
     block_frames,
     condition_numbers,
     start_weights,
 )
 from pibert.evaluation.scoring import vars_of
 from pibert.evaluation.statistics import Statistics
-from pibert.fields import FieldSpec, Normalizer
 
 HEADLINE = ("physical", "nmse", "all")
 """The score that models are ranked by."""
-LEADS = (1, 2, 5, 10, 20, 40, 80)
-"""Frames ahead at which rollouts get a row."""
 TRUTH = "truth"
 """The model of rows that hold the true flow's own sampling error."""
 Row = dict[str, Any]
@@ -96,25 +95,6 @@ def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
         by_job[job] += _insights(job, card)
     truth = _sampling_rows(first, next(iter(scores)))
     return [*(row for rows in by_job.values() for row in rows), *truth], method
-
-
-def spec_of(scores: Scores) -> dict[str, Any]:
-    """Return ``spec`` and ``normalizer`` of the scored fields."""
-    facts = scores.card["data"]
-    mean, std = (tuple(facts["normalizer"][name]) for name in ("mean", "std"))
-    return {"spec": FieldSpec.from_dict(facts["spec"]), "normalizer": Normalizer(mean, std)}
-
-
-def measures_of(scores: Scores) -> dict[str, Measure]:
-    """Return the measures that scores have terms of, by ``space/name``."""
-    facts = scores.card["data"]
-    by_space = measures_by_space(
-        **spec_of(scores), has_body=facts["has_body"], length_unit=facts["length_unit"]
-    )
-    named = {
-        f"{space}/{measure.name}": measure for space, group in by_space.items() for measure in group
-    }
-    return {name: measure for name, measure in named.items() if name in scores.card["entries"]}
 
 
 def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | None, str]:
@@ -366,8 +346,3 @@ def _insights(job: Job, scores: Scores) -> Iterator[Row]:
         card = scores.card.get(name, {"entries": (), "values": ()})
         for entry, value in zip(card["entries"], card["values"], strict=True):
             yield make_row(job, entry, math.nan if value is None else value)
-
-
-def as_number(value: Any) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None

@@ -4,13 +4,17 @@ A split is a list of segments, stretches of frames of single trajectories; windo
 segment, nor cross a gap in time. A published index of single pairs is such a list too: one segment
 per entry, as long as one window. Validation selects models; calibration (of uncertainty) uses data
 that neither training nor selection uses.
+
+Splits by parameter ask how a model generalises. The test values of a parameter lie between those
+of training (interpolation), above them or below them; validation and calibration flows always
+come from the training range, and no value is in two splits.
 """
 
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,6 +26,65 @@ SPLITS = ("train", "valid", "calibration", "test")
 
 GAP = 1.5
 """A time step of at least this many dt is a gap: the frames around it are not neighbours."""
+
+
+RANGES = ("interpolation", "higher", "lower")
+"""Kinds of splits by the value of a parameter."""
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How flows are split, written as ``KIND``, ``KIND:PARAMETER`` or ``KIND:PARAMETER:RANGE``.
+
+    - ``trajectory``, ``time``, ``stated``: whole flows at random, in time, as the data state;
+    - ``higher:Re``, ``lower:Re``: the test split has the highest or lowest values of Re, as many
+      as its share; ``higher:Re:8000``: all above 8000; ``lower:Re:3000``: all below 3000;
+    - ``interpolation:Re``: test values are drawn between the lowest and the highest;
+      ``interpolation:Re:4000..6000``: all from 4000 to 6000;
+    - ``conditions:Re,gap``: whole combinations of Re and gap at random; ``conditions``: of all
+      parameters that vary.
+    """
+
+    kind: str
+    names: tuple[str, ...] = ()
+    limits: tuple[float, ...] = ()
+    """Of the test values: one for ``higher`` and ``lower``, two for ``interpolation``."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        kind, *rest = (word.strip() for word in text.split(":"))
+        names = tuple(name.strip() for name in rest[0].split(",")) if rest else ()
+        fits = {
+            **dict.fromkeys(("trajectory", "time", "stated"), not rest),
+            **dict.fromkeys(RANGES, len(names) == 1 and len(rest) <= 2),
+            "conditions": len(rest) <= 1,
+        }
+        try:
+            limits = tuple(float(limit) for limit in "".join(rest[1:]).split("..") if rest[1:])
+            ends = 2 if kind == "interpolation" else 1
+            if not fits[kind] or not all(names) or len(limits) not in (0, ends):
+                raise ValueError
+            if not all(map(math.isfinite, limits)) or sorted(set(limits)) != list(limits):
+                raise ValueError
+        except (KeyError, ValueError):
+            raise ValueError(
+                "split: expected trajectory, time, stated, conditions, conditions:PARAMETER,..., "
+                "interpolation:PARAMETER, higher:PARAMETER or lower:PARAMETER, the last three also "
+                "with a range of test values (interpolation:Re:4000..6000, higher:Re:8000, "
+                f"lower:Re:3000), found {text!r}"
+            ) from None
+        return cls(kind, names, limits)
+
+    def __str__(self) -> str:
+        limits = "..".join(f"{limit:g}" for limit in self.limits)
+        return ":".join(filter(None, (self.kind, ",".join(self.names), limits)))
+
+    def holds_out(self, value: float) -> bool:
+        """Return whether a value of the parameter is in the range of the test split."""
+        first, last = self.limits[0], self.limits[-1]
+        if self.kind == "interpolation":
+            return first <= value <= last
+        return value > first if self.kind == "higher" else value < first
 
 
 class Segment(NamedTuple):
@@ -117,6 +180,98 @@ def split_trajectories(groups: Sequence[Hashable], shares: Shares, *, seed: int)
             "split each trajectory in time (data.split = 'time'), or set the share of a split to 0"
         )
     return Split(*(tuple(map(Segment, sorted(filled[name]))) for name in SPLITS))
+
+
+def split_by_parameter(
+    values: Sequence[float], rule: SplitRule, shares: Shares, *, seed: int
+) -> Split:
+    """Split whole trajectories by the value of a parameter; flows of one value stay together.
+
+    The test split is what the rule holds out; without limits, values drawn or taken from an end
+    until they hold the test share of the flows. The lowest and the highest of the other values
+    are in the training split, so that validation and calibration flows are in its range.
+
+    ``values`` has the value of each trajectory.
+    """
+    levels = sorted(set(values))
+    count = {level: values.count(level) for level in levels}
+    if len(levels) < 2:
+        raise ValueError(
+            f"data.split = '{rule}': expected different values of {rule.names[0]!r}, found "
+            f"{levels[0]:g} in {counted(len(values), 'flow')}; add flows, or choose another "
+            "parameter or split"
+        )
+    if shares.train <= 0 or (shares.test < 1e-9 and not rule.limits):
+        raise ValueError(
+            f"data.split = '{rule}': expected shares of training and test flows above 0, found "
+            f"{shares.train:g} and {shares.test:g}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(choice: Sequence[float], wanted: int, *, shuffled: bool = True) -> list[float]:
+        """Take values until one more would take the number of flows further from that wanted."""
+        order = torch.randperm(len(choice), generator=generator).tolist()
+        taken: list[float] = []
+        have = 0
+        for level in [choice[i] for i in order] if shuffled else choice:
+            if taken and have + count[level] - wanted >= wanted - have:
+                break
+            taken.append(level)
+            have += count[level]
+        return taken if wanted else []
+
+    share = _at_least_one(shares, len(values))["test"]
+    if rule.limits:
+        test = [level for level in levels if rule.holds_out(level)]
+    elif rule.kind == "interpolation":
+        test = draw(levels[1:-1], share)
+    else:
+        test = draw(levels if rule.kind == "lower" else levels[::-1], share, shuffled=False)
+    seen = [level for level in levels if level not in test]
+    _check_range(rule, levels, test, seen)
+    known = 1 - shares.test
+    inside = Shares(**{name: getattr(shares, name) / known for name in SPLITS[:3]})
+    counts = _at_least_one(inside, sum(count[level] for level in seen))
+    held: dict[str, list[float]] = {"test": test}
+    free = seen[1:-1]
+    for name in ("valid", "calibration"):
+        held[name] = draw(free, counts[name])
+        free = [level for level in free if level not in held[name]]
+        if getattr(shares, name) > 1e-9 and not held[name]:
+            raise ValueError(
+                f"data.split = '{rule}': nothing is left for {name}, which takes values of "
+                f"{rule.names[0]!r} between the lowest and the highest of training; found "
+                f"{counted(len(seen), 'value')} outside the test range, {_listed(seen)}; add "
+                f"flows, choose a smaller test range, or set data.shares.{name} to 0"
+            )
+    names = {level: name for name, taken in held.items() for level in taken}
+    homes = [names.get(value, "train") for value in values]
+    return Split(
+        *(tuple(Segment(i) for i, home in enumerate(homes) if home == name) for name in SPLITS)
+    )
+
+
+def _check_range(
+    rule: SplitRule, levels: Sequence[float], test: Sequence[float], seen: Sequence[float]
+) -> None:
+    """Refuse test ranges without flows, with all flows, or with an end of an interpolation."""
+    name, problem = rule.names[0], ""
+    if not test:
+        problem = "no flow is in the test range"
+    elif not seen:
+        problem = "all flows are in the test range, none is left for training"
+    elif rule.kind == "interpolation" and not seen[0] < min(test) <= max(test) < seen[-1]:
+        problem = "training values are needed on both sides of the test range"
+    if problem:
+        raise ValueError(
+            f"data.split = '{rule}': {problem}; the data have {counted(len(levels), 'value')} of "
+            f"{name!r}, {_listed(levels)}; choose another range or split, or add flows"
+        )
+
+
+def _listed(levels: Sequence[float]) -> str:
+    shown = [f"{level:g}" for level in levels]
+    return ", ".join(shown if len(shown) <= 6 else [*shown[:3], "...", *shown[-2:]])
 
 
 def _at_least_one(shares: Shares, total: int) -> dict[str, int]:

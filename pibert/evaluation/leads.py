@@ -29,6 +29,9 @@ from pibert.evaluation.scales import log_spectral_error, num_rings, radial_spect
 from pibert.evaluation.temporal import correlation_time
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 
+LEADS = (1, 2, 5, 10, 20, 40, 80)
+"""Frames ahead at which results state the scores of rollouts."""
+
 _MARKS = 3
 """Terms that are of no channel: starts, starts that diverged, known points."""
 _SUMS = 7

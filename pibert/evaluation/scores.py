@@ -150,6 +150,12 @@ def read_scores(folder: Path) -> Scores:
     return Scores(card, arrays)
 
 
+def as_number(value: Any) -> float | None:
+    """A number for JSON; None where it is not finite."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
 def condition_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> list[int]:
     """Return a number for every trajectory, equal if their parameters of these names are."""
     keys = [condition(parameters, names) for parameters in facts["parameters"]]

@@ -7,6 +7,7 @@ from typing import Any
 
 from pibert.data.dataset import Samples, Window
 from pibert.data.provenance import predicted_by
+from pibert.data.splits import SplitRule
 from pibert.experiments.flows import Flows, prepare_test
 from pibert.experiments.held_out import (
     as_trained,
@@ -58,7 +59,7 @@ def calibrate_run(
                 "again with another seed alone: --set seed=1"
             )
     flows = flows or flows_of_run(folder)
-    subset = _unseen_subset(flows, folder)
+    subset = _unseen_subset(flows, folder, data.split)
     _refuse_predicted(flows, folder)
     note_unfinished(folder, *members)
     models = [load(path, device) for path in (folder, *members)]
@@ -174,10 +175,17 @@ def _refuse_predicted(flows: Flows, data: Path | str) -> None:
             )
 
 
-def _unseen_subset(flows: Flows, folder: Path) -> str:
+def _unseen_subset(flows: Flows, folder: Path, split: str) -> str:
     """Return the split that neither training nor selection saw: calibration, or else test."""
     if flows.split.calibration:
         return "calibration"
+    if SplitRule.parse(split).kind in ("higher", "lower"):
+        raise ValueError(
+            f"{folder}: expected a calibration split, since the test flows are outside the "
+            f"training range (data.split = {split!r}) and intervals hold for flows like those of "
+            "the calibration, found none; train with one (--set data.shares.calibration=0.1, and "
+            "less for data.shares.train), or calibrate on other flows: --data FILE"
+        )
     if not flows.split.test:
         raise ValueError(
             f"{folder}: expected a calibration or test split, found neither; train with one "

@@ -14,6 +14,7 @@ from pibert.config import Count, NonNegativeInt
 from pibert.data.dataset import Samples, Window
 from pibert.data.filling import count_filled
 from pibert.data.splits import Segment
+from pibert.evaluation import by_flow
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.insight import insight
 from pibert.evaluation.interval_scores import score_intervals
@@ -29,6 +30,7 @@ from pibert.evaluation.scores import (
     FORMAT,
     LEVEL,
     Scores,
+    as_number,
     read_card,
     save_card,
     save_scores,
@@ -179,6 +181,7 @@ def score_model(
         into = Path(f"{folder.name}-{name}") if shipped else folder / name
     scores = evaluate(folder, flows, into=into, rollout=rollout)
     add_cost(folder, into, "cpu")
+    flows_found = add_flows(into, scores)
     scores = Scores(read_card(into), scores.arrays)
     if empty := int(scores.arrays["errors/prediction"].isnan().sum()):
         text = f"{empty} of the frames hold no flow at known points and are not scored"
@@ -187,6 +190,14 @@ def score_model(
         text = f"the skill is {skill:.4g}: repeating the last frame has a smaller error"
         remedy = "train the model longer, or on flows like these; check units and time step"
         warn(Note("negative-skill", text, remedy))
+    if beyond := [flow["outside"] for flow in flows_found["flows"] if flow["outside"]]:
+        names, seen = sorted(set().union(*beyond)), flows_found["training_range"]
+        ranges = (f"{name} {low:g} to {high:g}" for name in names for low, high in [seen[name]])
+        text = (
+            f"{len(beyond)} of {len(flows_found['flows'])} flows are outside the training range "
+            f"({', '.join(ranges)}): their scores are of an extrapolation"
+        )
+        warn(Note("extrapolation", text, severity="info"))
     return scores, into
 
 
@@ -203,6 +214,15 @@ def add_cost(folder: Path, into: Path, device: str) -> None:
     predictor = load(folder, device)
     cost = asdict(measure_cost(predictor.model, predictor.spec, device, seconds=0.5))
     save_card(into, read_card(into) | {"cost": cost})
+
+
+def add_flows(into: Path, scores: Scores) -> dict[str, Any]:
+    """Add the errors of single flows and conditions to stored scores; returns them."""
+    card = read_card(into)
+    summary = {name: as_number(value) for name, value in by_flow.summary_of(scores).items()}
+    card["by_flow"] = {**by_flow.flows_of(scores), "errors": by_flow.errors_of(scores), **summary}
+    save_card(into, card)
+    return dict(card["by_flow"])
 
 
 def identity_of(

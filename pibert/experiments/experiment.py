@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pibert import config
 from pibert.config import Bounds, Count, NonNegative
 from pibert.data.measurement import Measurement
-from pibert.data.splits import Shares
+from pibert.data.splits import Shares, SplitRule
 from pibert.models import MODELS
 from pibert.models.references.simple import Reference
 from pibert.pretraining.masks import Masking
@@ -53,9 +53,10 @@ class DataConfig:
     outlier_noise: Annotated[float, Bounds(above=0)] | None = None
     """Leave out vectors that do not fit their neighbours, as ``pibert fill`` does; the accepted
     fluctuation of a component, in its unit."""
-    split: Literal["trajectory", "time", "stated"] = "trajectory"
-    """By whole trajectories at random, in time within each, or as the data or their publishers
-    state."""
+    split: str = "trajectory"
+    """By whole trajectories at random, ``time`` within each, as ``stated`` by the data or their
+    publishers, or by parameters: ``interpolation:Re``, ``higher:Re``, ``lower:Re``, each also with
+    a range of test values (``higher:Re:8000``), or ``conditions``."""
     group_by: tuple[str, ...] = ()
     """Parameters: trajectories that agree in all of them, such as repetitions of a condition, stay
     together in a split by trajectory."""
@@ -71,6 +72,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         config.check(self)
+        SplitRule.parse(self.split)
         if (self.path is None) == (self.case is None):
             remedy = "state one of them: data.path or data.case"
             if self.path is not None:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,19 @@ from pibert.data.readers.recordings import Hints
 from pibert.data.readers.shared.files import expand_pattern
 from pibert.data.resample import represent
 from pibert.data.splits import (
+    RANGES,
     SPLITS,
     Segment,
     Split,
+    SplitRule,
     condition,
     split_at_gaps,
+    split_by_parameter,
     split_in_time,
     split_trajectories,
 )
 from pibert.data.units import describe_conversion, in_consistent_units
+from pibert.data.wording import counted
 from pibert.experiments.experiment import DataConfig
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 from pibert.notes import warn
@@ -153,8 +157,8 @@ def _trajectories(
     for note in recordings.notes:
         warn(note)
     trajectories = tuple(_converted(trajectory, config) for trajectory in recordings)
-    if config.group_by:
-        source["group_by"] = list(config.group_by)
+    if names := config.group_by or _condition_names(trajectories, config):
+        source["group_by"] = list(names)
     if predicted := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
         source["predicted"] = predicted
         warn(f"{path}: these flows are not ground truth, but {'; '.join(predicted)}")
@@ -284,12 +288,24 @@ def _without_outliers(trajectory: Trajectory, noise: float) -> Trajectory:
 def _split(
     trajectories: Sequence[Trajectory], config: DataConfig, published: Callable[[], Split] | None
 ) -> Split:
-    if config.split == "time":
+    rule, shares, seed = SplitRule.parse(config.split), config.shares, config.split_seed
+    if rule.kind == "time":
         lengths = [trajectory.num_frames for trajectory in trajectories]
-        return split_in_time(lengths, config.shares, guard=config.guard)
-    if config.split == "trajectory":
-        groups = _groups(trajectories, config.group_by)
-        return split_trajectories(groups, config.shares, seed=config.split_seed)
+        return split_in_time(lengths, shares, guard=config.guard)
+    if rule.kind == "trajectory":
+        groups = _groups(trajectories, config.group_by, "group_by")
+        return split_trajectories(groups, shares, seed=seed)
+    if rule.kind == "conditions":
+        names = _condition_names(trajectories, config)
+        if not names:
+            raise ValueError(
+                "data.split = 'conditions': expected parameters that vary between flows, found "
+                f"none in {counted(len(trajectories), 'flow')}; choose another split"
+            )
+        return split_trajectories(_groups(trajectories, names, "split"), shares, seed=seed)
+    if rule.kind in RANGES:
+        values = [float(value) for (value,) in _groups(trajectories, rule.names, "split")]
+        return split_by_parameter(values, rule, shares, seed=seed)
     if published is not None:
         split = published()
         in_windows = any(segment.stop is not None for segment in split.train)
@@ -316,16 +332,29 @@ def _split(
     )
 
 
-def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequence[Hashable]:
+def _condition_names(trajectories: Sequence[Trajectory], config: DataConfig) -> tuple[str, ...]:
+    """Return the parameters of a split by condition: those named, or all that vary."""
+    rule = SplitRule.parse(config.split)
+    if rule.kind != "conditions" or rule.names:
+        return rule.names if rule.kind == "conditions" else ()
+    names = set().union(*(trajectory.parameters for trajectory in trajectories))
+    values = {name: {t.parameters.get(name) for t in trajectories} for name in names}
+    return tuple(sorted(name for name, known in values.items() if len(known) > 1))
+
+
+def _groups(
+    trajectories: Sequence[Trajectory], names: Sequence[str], setting: str
+) -> Sequence[Any]:
     """Return a key for each trajectory; those with equal keys stay together."""
     if not names:
         return range(len(trajectories))
     for trajectory in trajectories:
-        if missing := [name for name in names if name not in trajectory.parameters]:
+        found = trajectory.parameters
+        if missing := [name for name in names if not math.isfinite(found.get(name, math.nan))]:
             raise ValueError(
-                f"data.group_by: expected the parameters {', '.join(names)} in every trajectory, "
+                f"data.{setting}: expected the parameters {', '.join(names)} in every trajectory, "
                 f"found no {', '.join(missing)} in {trajectory.name!r}, which has "
-                f"{', '.join(trajectory.parameters) or 'none'}"
+                f"{', '.join(found) or 'none'}"
             )
     return [condition(trajectory.parameters, names) for trajectory in trajectories]
 

@@ -1,10 +1,10 @@
 """A description of a run before it starts and of its result, and notes on both."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pibert.data.splits import SPLITS, Segment
+from pibert.data.splits import SPLITS, Segment, SplitRule
 from pibert.data.wording import counted
 from pibert.experiments.assembly import Part, Setup
 from pibert.experiments.experiment import Experiment
@@ -84,6 +84,8 @@ def _flows(experiment: Experiment, flows: Flows) -> str:
     data = experiment.data
     source = data.path or f"{data.case} ({data.preset})"
     how = {"trajectory": "split by flow", "time": "split in time", "stated": "split as stated"}
+    how |= {"conditions": "split by condition"}
+    rule = SplitRule.parse(data.split)
     subsets = {purpose: getattr(flows.split, name) for name, purpose in _PURPOSES.items()}
     in_frames = any(segment.stop is not None for subset in subsets.values() for segment in subset)
     counts = ", ".join(
@@ -94,7 +96,18 @@ def _flows(experiment: Experiment, flows: Flows) -> str:
     unit = "frames: " if in_frames else ""
     gap = f"; {counted(data.guard, 'frame')} between them unused" if data.guard else ""
     count = counted(len(flows.trajectories), "flow")
-    return f"{source}, {count} {how[data.split]} ({unit}{counts}{gap})"
+    split = how.get(rule.kind) or f"split by {rule.names[0]}, {_test_range(rule, flows)}"
+    return f"{source}, {count} {split} ({unit}{counts}{gap})"
+
+
+def _test_range(rule: SplitRule, flows: Flows) -> str:
+    """Describe the values of training and test flows in a split by a parameter."""
+
+    def ends(subset: Sequence[Segment]) -> str:
+        values = [flows.trajectories[s.trajectory].parameters[rule.names[0]] for s in subset]
+        return f"{min(values):g} to {max(values):g}"
+
+    return f"training {ends(flows.split.train)}, testing {ends(flows.split.test)}"
 
 
 def one_flow_note(flows: Flows) -> Note | None:

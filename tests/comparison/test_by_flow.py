@@ -1,5 +1,7 @@
 """Errors of single flows and conditions: by brute force, and as they add up to the pooled ones."""
 
+import csv
+import statistics
 from typing import Any
 
 import pytest
@@ -7,8 +9,8 @@ import torch
 from torch import Tensor
 
 import pibert
-from pibert.comparison.by_flow import errors_of, flows_of
 from pibert.comparison.plan import Job
+from pibert.evaluation.by_flow import errors_of, flows_of
 from pibert.evaluation.scores import read_scores
 from tests.comparison.conftest import Carried
 from tests.comparison.setups import changed, value_of
@@ -69,6 +71,23 @@ def test_errors_of_a_flow_are_those_of_its_own_frames(carried: Carried, lead: in
     assert checked >= 3
 
 
+def test_results_state_which_flows_are_outside_the_training_range(carried: Carried) -> None:
+    facts, train = carried.results["data"]["waves"], carried.flows.split.train
+    seen = [carried.flows.trajectories[segment.trajectory].parameters["Re"] for segment in train]
+    assert facts["training_range"]["Re"] == [min(seen), max(seen)]
+    expected = [not min(seen) <= flow["parameters"]["Re"] <= max(seen) for flow in facts["flows"]]
+    assert 0 < sum(expected) < len(expected)
+    assert [flow["outside"] for flow in facts["flows"]] == [["Re"] * far for far in expected]
+    rows = list(csv.DictReader((carried.out / "flows.csv").open()))
+    marked = {row["flow"] for row in rows if row["outside"] == "Re"}
+    assert marked == {f["name"] for f, far in zip(facts["flows"], expected, strict=True) if far}
+    errors = found(carried, "nmse")
+    rows = carried.results["records"]
+    for name, value in {"mean": statistics.mean, "median": statistics.median}.items():
+        where = {"model": RUN.candidate, "seed": RUN.seed, "metric": f"nmse_flow_{name}"}
+        assert value_of(rows, **where)["value"] == pytest.approx(value(errors))
+
+
 def test_flows_of_a_condition_are_pooled(carried: Carried) -> None:
     scores = read_scores(RUN.folder(carried.out))
     numbers = scores.arrays["rows/trajectory"].unique().tolist()
@@ -83,7 +102,7 @@ def test_flows_of_a_condition_are_pooled(carried: Carried) -> None:
         {"parameters": {"Re": 100.0 * n}, "flows": count} for n, count in enumerate((4, 4, 2))
     ]
     assert [flow["test_frames"] for flow in facts["flows"]] == [18] * 10
-    rows: list[Any] = errors_of(RUN, grouped)
+    rows: list[Any] = errors_of(grouped)
     error = value_of(rows, metric="rmse", lead=None)
     # All flows have as many known points.
     for group, members in enumerate((slice(0, 4), slice(4, 8), slice(8, 10))):
@@ -94,4 +113,4 @@ def test_flows_of_a_condition_are_pooled(carried: Carried) -> None:
     # Where every flow has parameters of its own there is nothing to pool.
     alone = changed(scores, parameters=[{"Re": float(n)} for n in range(len(stated))])
     assert flows_of(alone)["conditions"] is None
-    assert all(own["conditions"] is None for own in errors_of(RUN, alone))
+    assert all(own["conditions"] is None for own in errors_of(alone))

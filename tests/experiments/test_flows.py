@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from pibert import config
 from pibert.data.dataset import Window
 from pibert.data.format import write
-from pibert.data.splits import Shares
+from pibert.data.splits import SPLITS, Shares
 from pibert.experiments import flows as flows_module
 from pibert.experiments.evaluation import RolloutPlan, refuse_short_flows
 from pibert.experiments.experiment import DataConfig
-from pibert.experiments.flows import outline, prepare, prepare_test
+from pibert.experiments.flows import Flows, outline, prepare, prepare_test
 from pibert.fields import Normalizer, Trajectory
 from pibert.notes import InputWarning
 from tests.data.helpers import make_trajectory
@@ -167,3 +168,63 @@ def test_a_test_split_without_enough_frames_is_refused(tmp_path: Path) -> None:
     for history, steps in ((1, 8), (8, 0)):
         with pytest.raises(ValueError, match="test split of 'wake' is too short"):
             refuse_short_flows("wake", flows, history, RolloutPlan(steps=steps))
+
+
+def parameters_of(flows: Flows, subset: str) -> list[dict[str, float]]:
+    segments = getattr(flows.split, subset)
+    return [dict(flows.trajectories[segment.trajectory].parameters) for segment in segments]
+
+
+def test_flows_are_split_by_the_range_of_a_parameter(tmp_path: Path) -> None:
+    """The range of the model's parameter is that of training: test flows lie above it."""
+    flows = prepare(replace(save(tmp_path), split="higher:Re:1650"))
+    values = {name: [p["Re"] for p in parameters_of(flows, name)] for name in SPLITS}
+    assert values["test"] == [1700.0, 1800.0, 1900.0] and values["calibration"] == []
+    assert len(values["train"]) == 6 and len(values["valid"]) == 1
+    parameter = flows.spec.parameters[0]
+    assert (parameter.lowest, parameter.highest) == (1000.0, 1600.0)
+    assert all(1000.0 < value < 1600.0 for value in values["valid"])
+
+
+def test_conditions_are_held_out_whole(tmp_path: Path) -> None:
+    flows = [
+        replace(
+            make_trajectory(f"t{i}", seed=i),
+            parameters={"Re": 100.0 * (1 + i % 3), "damping": float(i // 6)},
+        )
+        for i in range(24)
+    ]
+    write(tmp_path / "flows.h5", flows)
+    config = DataConfig(path=str(tmp_path / "flows.h5"), shares=SHARES, split="conditions")
+    found = prepare(config)
+    assert found.source["group_by"] == ["Re", "damping"]
+    homes = [{tuple(p.values()) for p in parameters_of(found, name)} for name in SPLITS]
+    assert sum(map(len, homes)) == len(set.union(*homes)) == 12
+    assert all(homes[n] for n in (0, 1, 3))
+    alone = prepare(replace(config, split="conditions:damping"))
+    gaps = [{p["damping"] for p in parameters_of(alone, name)} for name in SPLITS]
+    assert sum(map(len, gaps)) == len(set.union(*gaps)) == 4
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ("higher:Ma", r"data.split: expected the parameters Ma.*found no Ma in 't0'.*has Re"),
+        ("conditions:Re,Ma", "found no Ma in 't0'"),
+        ("lower:Re:500", "no flow is in the test range; the data have 10 values of 'Re', 1000"),
+        ("sideways", "data.*expected trajectory, time, stated.*found 'sideways'"),
+    ],
+)
+def test_a_split_that_does_not_match_the_data_is_refused(
+    tmp_path: Path, split: str, message: str
+) -> None:
+    plain = {**config.as_plain(save(tmp_path)), "split": split}
+    with pytest.raises(ValueError, match=message):
+        prepare(config.parse(DataConfig, plain, "data"))
+
+
+def test_conditions_without_parameters_are_refused(tmp_path: Path) -> None:
+    flows = [make_trajectory(f"t{i}", seed=i) for i in range(4)]
+    write(tmp_path / "flows.h5", flows)
+    with pytest.raises(ValueError, match="parameters that vary between flows, found none in 4"):
+        prepare(DataConfig(path=str(tmp_path / "flows.h5"), split="conditions"))

@@ -27,7 +27,7 @@ from pibert.report.comparison.plots import (
     rows_of_models,
     sheet,
 )
-from pibert.report.comparison.results import DatasetResults
+from pibert.report.comparison.results import UNTRAINED, DatasetResults
 from pibert.report.comparison.table import digits
 from pibert.report.comparison.tables import flow_errors
 from pibert.report.figures import NORMAL, SMALL, with_unit
@@ -241,12 +241,7 @@ def flows(data: DatasetResults) -> Plot | None:
     order, name = _flow_order(listed)
     count = min(_FLOW_ROWS, len(order))
     shown = [order[n] for n in np.linspace(0, len(order) - 1, count).round().astype(int)]
-    rows = [row for row in data.results["by_flow"] if row["data"] == data.name]
-    leads = sorted({row["lead"] for row in rows if row["lead"] is not None})
-    panels: dict[str, int | None] = {"a  Next frame": None}
-    if leads:
-        lead = leads[len(leads) // 2]
-        panels[f"b  Rollout, {lead} frames ahead"] = lead
+    panels = _flow_panels(data)
     width, height = 3.6 * len(panels) + 3.6, 0.17 * len(shown) + 1.5
     figure, axes = sheet(width, height, 1, len(panels) + 1, sharey=True)
     for ax, (title, ahead) in zip(axes[0], panels.items(), strict=False):
@@ -271,6 +266,57 @@ def flows(data: DatasetResults) -> Plot | None:
         "hollow points are predictors without training. Right: share of each flow in the squared "
         f"error of the next frame of {model}, pooled over all test flows; dotted: an equal share. "
         "A missing point is a rollout that diverged, or a flow without a rollout."
+    )
+    return Plot(figure, caption)
+
+
+def _flow_panels(data: DatasetResults) -> dict[str, int | None]:
+    """The lead of each panel by its title: the next frame, and a rollout where there is one."""
+    rows = [row for row in data.results["by_flow"] if row["data"] == data.name]
+    leads = sorted({row["lead"] for row in rows if row["lead"] is not None})
+    panels: dict[str, int | None] = {"a  Next frame": None}
+    if leads:
+        lead = leads[len(leads) // 2]
+        panels[f"b  Rollout, {lead} frames ahead"] = lead
+    return panels
+
+
+def by_parameter(data: DatasetResults) -> Plot | None:
+    """Errors of the leading models on the test flows against a parameter, and training's range."""
+    listed: Sequence[dict[str, Any]] = data.facts.get("flows") or ()
+    models = [m for m in data.shown(_FLOW_MODELS) if flow_errors(data, m, "nmse")]
+    order, name = _flow_order(listed)
+    shown = [n for n in order if name in listed[n]["parameters"]]
+    if name is None or len(shown) < 3 or not models:
+        return None
+    values = {n: listed[n]["parameters"][name] for n in shown}
+    ends = (data.facts.get("training_range") or {}).get(name)
+    is_log = any(own.name == name and own.scaling == "log" for own in data.spec.parameters)
+    panels = _flow_panels(data)
+    figure, axes = sheet(5.2 * len(panels), 3.6, 1, len(panels))
+    for ax, (title, lead) in zip(axes[0], panels.items(), strict=True):
+        frame(ax, title, x=name, y="NMSE of a flow")
+        errors = {m: found for m in models if (found := flow_errors(data, m, "nmse", lead))}
+        known = [v for found in errors.values() for n in shown if (v := found[n])]
+        if known:
+            logarithmic(ax, "y", known)
+        if is_log and min(values.values()) > 0:
+            logarithmic(ax, "x", [*values.values(), *(ends or ())])
+        if ends:
+            ax.axvspan(*ends, color="0.93", lw=0, zorder=0)
+        for model, found in errors.items():
+            line = [(values[n], v) for n in shown if (v := found[n])]
+            style = {**point_style(data, model), "ls": ":" if model in UNTRAINED else "-"}
+            style |= {"color": data.colour(model), "lw": 0.7}
+            ax.plot([x for x, _ in line], [y for _, y in line], **style)
+    legend(figure, [Line2D([], [], **point_style(data, m)) for m in models])
+    plan = data.results.get("comparison", {}).get("data", {}).get(data.name, {})
+    split_text = f" Split of the flows: {plan['split']}." if "split" in plan else ""
+    range_text = " Grey: range of the training flows." if ends else ""
+    caption = (
+        f"NMSE of each test flow, relative to its own energy, against {name}; models by rank, "
+        f"hollow points without training.{range_text}{split_text} A missing point is a rollout "
+        "that diverged, or a flow without a rollout."
     )
     return Plot(figure, caption)
 

@@ -35,6 +35,7 @@ FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Statistics", free_runs.spectra),
     ("Statistics", free_runs.densities),
     ("Flows", errors.flows),
+    ("Flows", errors.by_parameter),
     ("Components", errors.metrics),
     ("Components", errors.error_distribution),
     ("Scales", errors.scales),

@@ -45,6 +45,8 @@ from pibert.report.comparison.text import (
 
 BATCH = 128
 """Batch size whose inference time stands in the ranked summary."""
+_MOST_CONDITIONS = 8
+"""Conditions that get a column each."""
 _POINTWISE = {
     "nmse": "NMSE",
     "lmae": "LMAE",
@@ -193,11 +195,11 @@ def _number(value: float | None, note: str = "") -> Cell:
 
 
 def flow_errors(
-    data: DatasetResults, model: str, metric: str, lead: int | None = None
+    data: DatasetResults, model: str, metric: str, lead: int | None = None, kind: str = "flows"
 ) -> list[float | None]:
-    """A metric of every test flow, mean over seeds; empty where it was not measured."""
+    """A metric of every test flow or of ``conditions``, mean over seeds; empty without any."""
     runs = [
-        row["flows"]
+        row[kind] or ()
         for row in data.results.get("by_flow", ())
         if (row["data"], row["model"]) == (data.name, model)
         and (row["metric"], row["lead"]) == (metric, lead)
@@ -235,6 +237,25 @@ def flows(data: DatasetResults) -> Table | None:
         f"the model has the lowest NMSE. Means over seeds. {marks(data)}"
     )
     return table_of(data, "flows", "Flow by flow", caption, columns)
+
+
+def conditions(data: DatasetResults) -> Table | None:
+    """NMSE of the next frame for every condition; None without conditions, or with many."""
+    listed = data.facts.get("conditions") or ()
+    if not 1 < len(listed) <= _MOST_CONDITIONS:
+        return None
+    errors = {m: flow_errors(data, m, "nmse", kind="conditions") for m in data.models}
+    columns = []
+    for number, condition in enumerate(listed):
+        values = condition["parameters"].items()
+        label = ", ".join(f"{name} {digits(value)}" for name, value in values)
+        known = {m: found[number] for m, found in errors.items() if found}
+        columns.append(_lower(f"{label} ({condition['flows']})", known))
+    caption = (
+        "NMSE of the next frame, all channels, pooled over the flows of each condition, whose "
+        "number is in brackets. Bold: best of the column. Means over seeds."
+    )
+    return table_of(data, "conditions", "Condition by condition", caption, columns)
 
 
 def components(data: DatasetResults) -> list[Table]:
@@ -773,6 +794,7 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Statistics", free_runs),
     ("Statistics", more_free_runs),
     ("Flows", flows),
+    ("Flows", conditions),
     ("Components", components),
     ("Components", standardised),
     ("Scales", scales),

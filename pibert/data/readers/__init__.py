@@ -35,7 +35,7 @@ from pibert.data.readers import (
     well,
 )
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
-from pibert.data.readers.shared.files import expand_pattern
+from pibert.data.readers.shared.files import expand_pattern, read_head
 from pibert.data.readers.shared.metadata import state_facts, state_recordings
 from pibert.data.readers.shared.regions import flip_recordings, mark_recordings
 from pibert.fields import Trajectory
@@ -99,9 +99,12 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
             return kind
     inside = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else set()
     what = "folder" if path.is_dir() else "file"
+    likely = "openfoam, piv or vtk"
+    if path.is_file():
+        likely = "arrays, hdf5 or vtk" if read_head(path) is None else "piv or table"
     problem = (
-        f"a {what} of no known kind; state the kind (--kind; in an experiment data.kind), or save "
-        "the arrays as .npz with the names u, v, x, y, t"
+        f"a {what} of no known kind; state it (--kind {likely}, for instance; pibert info lists "
+        "all), or save the arrays as .npz with the names u, v, x, y, t"
     )
     if not path.exists():
         problem = (
@@ -119,8 +122,7 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
             problem = f"this file cannot be read: {advice}"
         elif held := sorted(inside & {*suffixes}):
             problem = f"a folder of {held[0]} files: {advice}"
-    known = "; ".join(f"{kind}: {source.TITLE}" for kind, source in READERS.items())
-    raise SourceError(f"{path}: {problem}. Known: {known}")
+    raise SourceError(f"{path}: {problem}")
 
 
 def open_recordings(

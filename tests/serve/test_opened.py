@@ -1,8 +1,6 @@
 """Files of every kind that ``pibert convert`` reads, as the server opens them."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,22 +194,15 @@ def test_damaged_files_are_refused_in_words(tmp_path: Path):
         assert "Error" not in refusal.message, refusal.message
 
 
-def test_memory_of_the_reading_process_is_limited(tmp_path: Path):
+def test_memory_and_time_of_the_reading_process_are_limited(tmp_path: Path):
     """A file may unpack to far more than it has bytes."""
-    code = f"""
-import numpy as np
-from pathlib import Path
-from pibert.serve import reading
-
-def unpack(*_, **__):
-    return np.ones(600_000_000, np.uint8)
-
-reading.open_recordings = unpack
-write_to = Path({str(tmp_path / "out")!r})
-flow = Path({str(tmp_path / "flow.npz")!r})
-reading.read_file(flow, write_to, 1_000_000, None, (), reading.Hints())
-print(write_to.read_text())
-"""
-    write_npz(tmp_path / "flow.npz")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert '["too_large", "reading the file takes too much memory' in done.stdout, done.stderr
+    content = {name: np.zeros((1000, 60_000)) for name in ("u", "v")}
+    scipy.io.savemat(tmp_path / "bomb.mat", content, do_compression=True)
+    with pytest.raises(Refusal) as found:
+        opened(tmp_path / "bomb.mat", limit=1_000_000)
+    assert found.value.code == "too_large" and "memory" in found.value.message
+    write_mat(tmp_path / "flow.mat")
+    data = (tmp_path / "flow.mat").read_bytes()
+    with pytest.raises(Refusal) as found:
+        open_file(data, None, LIMIT, 1e-4, METRIC, name="flow.mat")
+    assert found.value.code == "timeout"

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.isolation import limit_memory, receive_request, send_answer
+from pibert.data.hdf5 import check_foreign
+from pibert.data.isolation import error_kinds, limit_memory, receive_request, send_answer
 from pibert.data.readers import READERS, identify
-from pibert.data.readers.recordings import Recordings, SourceError
+from pibert.data.readers.recordings import DamagedError, Recordings, TooLargeError
 from pibert.fields import MASKS, Trajectory
 
 READY = b"r"
@@ -64,10 +65,12 @@ def serve(connection: socket.socket) -> None:
         try:
             if folder is not None:  # a relative path, and the program may have changed its folder
                 os.chdir(folder)
+            if limits.dataset is not None:
+                check_foreign(arguments[0], limits.dataset)
             facts, arrays = getattr(reading, what)(*arguments)
         except Exception as error:
-            kinds = (SourceError, FileNotFoundError, ValueError, OSError, ImportError)
-            kind = next((kind for kind in kinds if isinstance(error, kind)), SourceError)
+            failed = TooLargeError if isinstance(error, MemoryError) else DamagedError
+            kind = next((kind for kind in error_kinds() if isinstance(error, kind)), failed)
             facts, arrays = {"error": kind.__name__, "message": _message(error, arguments[0])}, {}
         signal.setitimer(signal.ITIMER_REAL, 0)
         send_answer(connection, facts, arrays)

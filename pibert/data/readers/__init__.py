@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pibert.data.hdf5 import is_hdf5
-from pibert.data.isolation import remote
+from pibert.data.isolation import Limits, remote
 from pibert.data.readers import (
     arrays,
     cfdbench,
@@ -78,10 +78,11 @@ _ADVICE = {
 }
 
 
-def identify(path: Path | str, *, isolate: bool = True) -> str:
+def identify(path: Path | str, *, isolate: bool | Limits = True) -> str:
     """Return the kind of a file, a folder or the files of a pattern, a key of ``READERS``.
 
-    With ``isolate``, files that HDF5 or scipy must parse are examined in a separate process.
+    With ``isolate``, files that HDF5 or scipy must parse are examined in a separate process; with
+    limits, all files.
     """
     path = Path(path)
     _require(path)
@@ -89,6 +90,8 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
         raise SourceError(f"{path}: the folder is empty; name the folder that holds the data")
     if path.is_file() and not path.stat().st_size:
         raise SourceError(f"{path}: the file is empty; get a new copy of it")
+    if isinstance(isolate, Limits):
+        return remote.identify_isolated(path, isolate)
     if native.recognise(path):
         return "native"
     is_parsed = path.is_file() and (path.suffix.lower() == ".mat" or is_hdf5(path))
@@ -131,7 +134,7 @@ def open_recordings(
     hints: Hints = Hints(),
     options: Mapping[str, Any] = MappingProxyType({}),
     *,
-    isolate: bool = True,
+    isolate: bool | Limits = True,
 ) -> Recordings:
     """Open a file or folder of any known kind; no field is read yet.
 
@@ -139,7 +142,7 @@ def open_recordings(
     ``kind`` is a key of ``READERS`` (default: by ``identify``); ``options`` are further arguments
     of the reader (``options_of``). With ``isolate`` the kinds in ``ISOLATED`` are read in a
     separate process, with limits on memory and time: a damaged file may crash or hang the
-    libraries that parse it.
+    libraries that parse it. With limits of the caller, all kinds are.
     """
     path = Path(path)
     if kind is None:
@@ -159,7 +162,9 @@ def open_recordings(
     # The others are applied here, the same way for every kind.
     layout = Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
     with naming(path):
-        if isolate and kind in ISOLATED and remote.is_available():
+        if isinstance(isolate, Limits):
+            recordings = remote.open_isolated(path, kind, layout, options, isolate)
+        elif isolate and kind in ISOLATED and remote.is_available():
             recordings = remote.open_isolated(path, kind, layout, options)
         else:
             recordings = READERS[kind].open_recordings(path, layout, **options)

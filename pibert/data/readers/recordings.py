@@ -16,6 +16,18 @@ class SourceError(ValueError):
     """A file that violates its format; the message gives the remedy."""
 
 
+class DamagedError(SourceError):
+    """A file on which its reader failed."""
+
+
+class TooLargeError(SourceError):
+    """A file that takes more memory to read than it may."""
+
+
+class TooSlowError(SourceError):
+    """A file that takes more time to read than it may."""
+
+
 NO_FAMILY = "none"
 """The user's value of ``family`` where no PDE family fits the data."""
 _SIDES = {

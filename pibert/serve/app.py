@@ -40,7 +40,7 @@ PAGE = Path(__file__).parent / "page"
 THREADS = 4
 """Threads that read and write bodies."""
 READING = 20.0
-"""Seconds that opening a file may take."""
+"""Seconds that each step of opening a file may take: to recognise, open and read it."""
 DECODED = {JSON: 24, NPY: 2, SAFETENSORS: 2}
 """Bytes that reading takes per byte of a body; empty objects in JSON take most."""
 READ, UNPACKED = 3, 32

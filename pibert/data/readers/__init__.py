@@ -9,9 +9,8 @@ has the common code for names, arrays, grids, text and metadata.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -173,12 +172,12 @@ def open_recordings(
         # Sides and regions are those of the flipped fields.
         recordings = state_facts(flip_recordings(recordings, hints.flip), hints)
         recordings = mark_recordings(recordings, hints.body, hints.mask)
-    return replace(recordings, load=partial(_load, path=path, load=recordings.load))
 
+    def load(name: str) -> Trajectory:
+        with naming(path):
+            return recordings.load(name)
 
-def _load(name: str, *, path: Path, load: Callable[[str], Trajectory]) -> Trajectory:
-    with naming(path):
-        return load(name)
+    return replace(recordings, load=load)
 
 
 def idle_hints(kind: str, given: Mapping[str, Any]) -> list[str]:

@@ -83,7 +83,7 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
     assert note.startswith("columns left out: quality; ")
     kept = table.open_recordings(path, Hints(channels={"quality": "quality"}))[0]
     assert kept.spec.channels == ("u", "p", "quality")
-    assert pickle.loads(pickle.dumps(recordings))[0].name == "wake"
+    assert pickle.loads(pickle.dumps(recordings[0])).name == "wake"
     for channels, found in (({"u": "d"}, "'d'; there are: vel"), ({"u": "p", "s": "p"}, "'p' is")):
         with pytest.raises(SourceError, match=found):
             table.open_recordings(path, Hints(channels=channels))

@@ -13,8 +13,6 @@ not uniform the grid counts pixels. Measured points that are not finite are not 
 https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench
 """
 
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +20,6 @@ from pibert.data.hdf5 import DAMAGED, open_hdf5
 from pibert.data.readers.realpdebench.facts import SCENARIOS, STORED_AS, describe
 from pibert.data.readers.realpdebench.rows import ArrowRow, RawRow, Row, Shard, shard_paths
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
-from pibert.fields import Trajectory
 from pibert.regular_files import require_regular
 from pibert.textfiles import parse_json, read_text
 
@@ -103,7 +100,7 @@ def open_recordings(
         kind="realpdebench",
         path=subset.path,
         names=tuple(rows),
-        load=partial(_load, rows=rows, options=options),
+        load=lambda name: describe(name, rows[name], **options)[0],
         notes=(*notes, *describe(first, rows[first], **options)[1]),
     )
 
@@ -170,7 +167,3 @@ def _version(subset: Subset) -> str | None:
             except (OSError, ValueError, KeyError, TypeError):
                 return None
     return None
-
-
-def _load(name: str, *, rows: Mapping[str, Row], options: Mapping[str, Any]) -> Trajectory:
-    return describe(name, rows[name], **options)[0]

@@ -9,8 +9,10 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+import torch
 import xarray
 
+from pibert.data import isolation
 from pibert.data.readers import open_recordings
 from pibert.serve.answers import Answer
 from pibert.serve.app import PAGE
@@ -116,6 +118,17 @@ def test_the_server_opens_what_convert_reads(name: str, tmp_path: Path):
     grid = truth.spec.grid
     spacing = [found["grid"][key] for key in ("dx", "dy", "x0", "y0")]
     assert spacing == pytest.approx([scale * n for n in (grid.dx, grid.dy, *grid.origin)])
+
+
+def test_of_a_long_recording_the_first_frames_are_taken(tmp_path: Path):
+    write_csv(tmp_path / "flow.csv")
+    truth = open_recordings(tmp_path / "flow.csv")[0]
+    answer = opened(tmp_path / "flow.csv", units=(), limit=4 * 2 * 5 * 7 * 3)
+    assert answer.facts["stop"] == 3 and answer.facts["frames"] == 6
+    assert "the first 3 of 6 frames" in answer.facts["remarks"]
+    np.testing.assert_array_equal(answer.arrays["fields"], truth.read(slice(3)).float().numpy())
+    flow = open_recordings(tmp_path / "flow.csv", isolate=isolation.Limits(1 << 30, 30.0, 1 << 20))
+    assert not isinstance(flow[0].states, torch.Tensor)  # frames are sent on request
 
 
 def test_the_page_and_its_description_list_the_formats():

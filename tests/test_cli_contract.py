@@ -211,6 +211,7 @@ def test_info_lists_models_and_weights() -> None:
     assert found["models"]["pibert"]["base"] == 1_560_232
     assert found["versions"]["pibert"] == __version__
     assert found["shipped"] == {name: str(path) for name, path in shipped_models().items()}
+    assert "OpenPIV" in found["kinds"]["piv"]
 
 
 def test_generate_and_convert_report_what_they_wrote(tmp_path: Path) -> None:

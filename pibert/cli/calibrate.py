@@ -57,7 +57,7 @@ def calibrate(
             "count as independent, enough for about 128 in all."
         ),
     ] = None,
-    units: Annotated[
+    independent: Annotated[
         str | None,
         option(
             "Choose what counts as independent: trajectories or windows. Default: trajectories if "
@@ -87,15 +87,15 @@ def calibrate(
     from pibert.inference.calibration import CalibrationSettings
     from pibert.inference.difficulty import KINDS
 
-    if units is not None:
-        choice("--units", units, ("trajectories", "windows"))
+    if independent is not None:
+        choice("--independent", independent, ("trajectories", "windows"))
     settings = CalibrationSettings(
         difficulty=choice(
             "--difficulty", difficulty or ("residual", "ensemble")[bool(member)], KINDS
         ),
         leads=leads,
         starts=starts,
-        units=units,  # type: ignore[arg-type]
+        units=independent,  # type: ignore[arg-type]
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     how: Any = {"members": member or [], "device": device, "out": out, "overwrite": overwrite}

@@ -34,7 +34,7 @@ def fill(
         float | None,
         option(
             "Accept this fluctuation of the velocity, in its unit; a lower one flags more vectors. "
-            "Default: a tenth of the velocity's standard deviation, in training with a model."
+            "Default: a tenth of the velocity's standard deviation in the recording."
         ),
     ] = None,
     overwrite: options.Overwrite = False,
@@ -85,9 +85,9 @@ def fill(
         out.with_suffix(".png"), example, title=f"{example.name}, frame {example.frame}"
     )
     if as_json:
-        kept = ("vectors", "missing", "flagged", "filled", "change")
+        kept = ("vectors", "missing", "flagged", "filled", "change", "noise")
         numbers = {name: getattr(report, name) for name in kept}
-        return show_json({**numbers, "noise": settings.noise, "written": [str(out), str(picture)]})
+        return show_json({**numbers, "written": [str(out), str(picture)]})
     _show(console, report, out, settings)
     say(console, f"Picture: {picture}")
 
@@ -107,8 +107,8 @@ def _show(console: Console, report: "FillReport", out: Path, settings: "FillSett
         return f"{count:,} ({count / max(1, report.vectors):.2%})"
 
     say(console, f"{report.vectors:,} vectors: {share(report.missing)} missing")
-    if settings.noise is not None:
-        say(console, f"{share(report.flagged)} flagged (noise {settings.noise:.3g})")
+    if report.noise is not None:
+        say(console, f"{share(report.flagged)} flagged (noise {report.noise:.3g})")
     if report.flagged:
         units = dict(zip(settings.spec.channels, settings.spec.units, strict=True))
         changes = ", ".join(

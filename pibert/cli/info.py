@@ -21,7 +21,7 @@ _ROLLOUT_STEPS = 39
 
 
 def info(as_json: Json = False) -> None:
-    """Show versions, models and shipped weights.
+    """Show versions, models, shipped weights and kinds of data.
 
     Example: pibert info
     """
@@ -29,6 +29,7 @@ def info(as_json: Json = False) -> None:
     import torch
 
     from pibert import __version__
+    from pibert.data.readers import READERS
     from pibert.fields import FieldSpec
     from pibert.inference import shipped_models
     from pibert.models import PRESETS, build_model, count_parameters
@@ -56,6 +57,7 @@ def info(as_json: Json = False) -> None:
                 size = None
             sizes.setdefault(name, {})[preset] = size
     threads, shipped = torch.get_num_threads(), shipped_models()
+    kinds = {kind: reader.TITLE for kind, reader in READERS.items()}
     if as_json:
         return show_json(
             {
@@ -64,6 +66,7 @@ def info(as_json: Json = False) -> None:
                 "threads": threads,
                 "models": sizes,
                 "shipped": {name: str(folder) for name, folder in shipped.items()},
+                "kinds": kinds,
             }
         )
     console = Console()
@@ -79,6 +82,10 @@ def info(as_json: Json = False) -> None:
     console.print(table)
     say(console, "Sizes are for two channels on 64 x 64 points.")
     say(console, f"Shipped weights: {', '.join(shipped) or 'none'}")
+    table = Table("kind", "data that can be read")
+    for kind, title in kinds.items():
+        table.add_row(kind, title)
+    console.print(table)
 
 
 def demo(

@@ -260,9 +260,6 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 default=inspect.Parameter.empty if required else field.default,
                 annotation=kinds[field.name],
             )
-    if "units" in flat and "unit" in flat:  # --units is then not the alias of --unit
-        kind = Annotated[str | None, _metadata("Set the unit of velocities, such as m/s.")]
-        flat["unit"] = flat["unit"].replace(annotation=kind)
 
     @functools.wraps(command)
     def whole(**given: Any) -> None:

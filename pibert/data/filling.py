@@ -1,7 +1,7 @@
 """Fill missing vectors and replace outliers of recordings, block by block.
 
 A vector is missing if the recording marks it as not valid or a value is not finite, and flagged if
-it does not fit its neighbours (``normalize.flag_outliers``). A given function, such as a model's
+it does not fit its neighbours (``outliers.flag_outliers``). A given function, such as a model's
 reconstruction, computes both from the others; the output marks them as filled. Every other value
 keeps its bits (of float32). Points inside a body are never filled, nor are frames without a sound
 vector. Vectors that were filled before keep their mark and count as sound.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pibert.data.convert import refuse_overwriting, share_of
 from pibert.data.generate import IDENTITY
-from pibert.data.normalize import flag_outliers
+from pibert.data.outliers import flag_outliers, usual_noise
 from pibert.data.readers.recordings import Recordings
 from pibert.data.views import MappedFrames, frame_blocks, mask_shape
 from pibert.data.writers import check_output, write_trajectories
@@ -68,15 +68,16 @@ class FillSettings:
     """Channels, units and grid of ``repair``; points of the grid's body are not filled."""
     history: int = 1
     """Frames that ``repair`` takes, the newest last."""
-    noise: float | None = None
-    """Accepted fluctuation of the velocity in the outlier test; None: no test."""
+    noise: float | Literal["usual"] | None = None
+    """Accepted fluctuation of the velocity in the outlier test; usual: ``outliers.usual_noise`` of
+    each recording; None: no test."""
     provenance: Mapping[str, Any] | None = None
     """Written beside the counts: the model, for instance."""
     fit: Callable[[Trajectory, Callable[[str], None]], Trajectory] = lambda recording, _: recording
     """Converts a recording to the units of ``spec``, with notes, or raises."""
 
     def __post_init__(self) -> None:
-        if self.noise is not None and not (math.isfinite(self.noise) and self.noise > 0):
+        if isinstance(self.noise, float | int) and not 0 < self.noise < math.inf:
             raise ValueError(f"expected a positive noise level, found {self.noise}")
         if self.noise is not None and self.spec.velocity is None:
             raise ValueError(
@@ -180,10 +181,12 @@ class Filler:
         channels = len(settings.spec.channels)
         self.squares, self.largest = torch.zeros(2, channels, dtype=torch.float64)
         self.moved = 0
+        noise, velocity = settings.noise, settings.spec.velocity
+        self.noise = usual_noise(base, velocity or ()) if noise == "usual" else noise
 
     def find_gaps(self, frames: slice) -> Gaps:
         """Find the vectors of frames that are missing or do not fit their neighbours."""
-        base, spec, noise = self.base, self.settings.spec, self.settings.noise
+        base, spec, noise = self.base, self.settings.spec, self.noise
         fields = base.read(frames).to("cpu", torch.float32)
         outside = replace(base, valid=None).known(frames).cpu()
         fluid = outside if spec.grid.body is None else outside & ~spec.grid.body
@@ -261,6 +264,8 @@ class FillReport:
     change: dict[str, float]
     """Root mean square change of the flagged vectors, by channel."""
     largest: dict[str, float]
+    noise: float | None
+    """Accepted fluctuation in the outlier test, the largest of the recordings; None: no test."""
     example: Example
     """The frame with most filled vectors."""
 
@@ -287,8 +292,9 @@ def fill_recordings(
         base = settings.fit(recordings[name], on_note or (lambda text: None))
         fillers.append(Filler(base, settings, share_of(on_progress, number, len(recordings))))
     counts = [_count(filler) for filler in fillers]
+    noise = max((filler.noise for filler in fillers if filler.noise is not None), default=None)
     if not any(one.filled for one in counts):
-        raise ValueError(_nothing_to_fill(recordings.path, counts, settings))
+        raise ValueError(_nothing_to_fill(recordings.path, counts, noise))
 
     write_trajectories(out, map(partial(_describe, recordings), fillers, counts))
     squares = torch.stack([filler.squares for filler in fillers]).sum(0)
@@ -303,6 +309,7 @@ def fill_recordings(
         filled=sum(one.filled for one in counts),
         change=dict(zip(channels, (squares / moved).sqrt().tolist(), strict=True)),
         largest=dict(zip(channels, largest.tolist(), strict=True)),
+        noise=noise,
         example=_example(fillers[worst], counts[worst].frame),
     )
 
@@ -339,13 +346,13 @@ def _count(filler: Filler) -> _Counts:
     return counts
 
 
-def _nothing_to_fill(path: Path, counts: list[_Counts], settings: FillSettings) -> str:
+def _nothing_to_fill(path: Path, counts: list[_Counts], noise: float | None) -> str:
     if any(one.missing for one in counts):
         return f"{path}: nothing to fill from: frames with missing vectors have no other vector"
     where = f"{path}: nothing to fill: no vector is missing"
-    if settings.noise is None:
+    if noise is None:
         return f"{where}, and outliers were not tested"
-    return f"{where} or flagged; a noise level below {settings.noise:.3g} flags more"
+    return f"{where} or flagged; a noise level below {noise:.3g} flags more"
 
 
 def _describe(recordings: Recordings, filler: Filler, counts: _Counts) -> Trajectory:
@@ -360,7 +367,7 @@ def _describe(recordings: Recordings, filler: Filler, counts: _Counts) -> Trajec
         "missing": counts.missing,
         "flagged": counts.flagged,
         "filled": counts.filled,
-        "noise": settings.noise,
+        "noise": filler.noise,
         **(settings.provenance or {}),
     }
     shape = mask_shape(base)

@@ -1,4 +1,4 @@
-"""Statistics of the training split, over measured points, and a test for spurious vectors.
+"""Statistics of the training split, over measured points.
 
 Means and variances are streamed: every block of frames gives its count, mean and sum of squared
 deviations, and two such triples merge exactly (Chan, Golub, LeVeque 1983), in float64.
@@ -8,17 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from pibert.data.dataset import common_spec
 from pibert.data.splits import Segment
 from pibert.data.views import frame_blocks
 from pibert.fields import Normalizer, Parameter, Trajectory
-
-_MIN_NEIGHBOURS = 3
-OUTLIER_THRESHOLD = 4.0
-"""Threshold of the median test: twice the usual one, so that resolved shear layers pass."""
 
 
 def fit_normalizer(
@@ -91,55 +85,3 @@ def fit_parameters(
         mean = scaled.mean().item()
         fitted.append(replace(plain, mean=mean, std=std, lowest=lowest, highest=highest))
     return tuple(fitted)
-
-
-def flag_outliers(
-    fields: Float[Tensor, "*batch c y x"],
-    *,
-    noise: float,
-    known: Bool[Tensor, "*batch y x"],
-) -> Bool[Tensor, "*batch y x"]:
-    """Flag vectors that do not fit their neighbours: the normalised median test.
-
-    A component U with the median Um of its (up to eight) known neighbours has the residual
-    |U - Um| / (median |Ui - Um| + noise); a vector is flagged if the Euclidean norm of its
-    components' residuals exceeds ``OUTLIER_THRESHOLD``. Westerweel, Scarano, Exp. Fluids 39 (2005).
-
-    ``fields`` are the components in physical units, ``noise`` is the accepted fluctuation of the
-    measurement in the same units (the authors use a displacement of 0.1 pixel). Only ``known``
-    finite points are tested and used as neighbours; a point with fewer than three known neighbours
-    is never flagged.
-    """
-    if not noise > 0:
-        raise ValueError(f"noise must be positive, found {noise}")
-    usable = fields.isfinite().all(-3) & known
-    values = torch.where(usable[..., None, :, :], fields, torch.nan)
-    neighbours = _neighbours(values)  # (8, *batch, c, y, x)
-    median, count = _median(neighbours)
-    spread, _ = _median((neighbours - median).abs())
-    residual = torch.linalg.vector_norm((values - median) / (spread + noise), dim=-3)
-    return usable & (count >= _MIN_NEIGHBOURS).all(-3) & (residual > OUTLIER_THRESHOLD)
-
-
-def _neighbours(values: Tensor) -> Tensor:
-    """The eight neighbours of every point; NaN outside the grid."""
-    ny, nx = values.shape[-2:]
-    wide = torch.nn.functional.pad(values, (1, 1, 1, 1), value=torch.nan)
-    return torch.stack(
-        [
-            wide[..., row : row + ny, column : column + nx]
-            for row in range(3)
-            for column in range(3)
-            if (row, column) != (1, 1)
-        ]
-    )
-
-
-def _median(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the median over the first axis without NaN, and the number of values."""
-    count = values.isfinite().sum(0)
-    ordered = values.sort(0).values  # NaN last
-    middle = [((count - 1) // 2).clamp(min=0), count // 2]
-    middle[1] = middle[1].clamp(max=len(values) - 1)
-    low, high = (ordered.gather(0, index[None]).squeeze(0) for index in middle)
-    return (low + high) / 2, count

@@ -109,3 +109,9 @@ def scale_channels(
     values = fields.read(frames, channels)
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     return values * values.new_tensor(pick(factors, channels))[:, None, None]
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """Return at most ``wanted`` different indices below ``count``, evenly spread."""
+    wanted = min(count, wanted)
+    return [round(i * (count - 1) / max(1, wanted - 1)) for i in range(wanted)]

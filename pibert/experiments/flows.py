@@ -14,7 +14,8 @@ from pibert.data.dataset import Samples, Window, common_spec
 from pibert.data.filling import count_filled
 from pibert.data.generate import OnProgress, change, generate, recipe_hash
 from pibert.data.measurement import measure
-from pibert.data.normalize import fit_normalizer, fit_parameters, flag_outliers
+from pibert.data.normalize import fit_normalizer, fit_parameters
+from pibert.data.outliers import flag_outliers
 from pibert.data.provenance import predicted_by
 from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints

@@ -135,7 +135,7 @@ class Calibration:
     def remedy(self) -> str:
         """How to get more units."""
         if self.units == "trajectories":
-            return "calibrate on more trajectories, or count windows: --units windows"
+            return "calibrate on more trajectories, or count windows: --independent windows"
         starts = self.settings.starts or STARTS
         return f"{conformal.MORE_FLOWS} or windows of each trajectory (--starts, here {starts})"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pibert.data.filling import NOISE, FillSettings
+from pibert.data.filling import FillSettings
 from pibert.fields import FieldSpec, Grid, Trajectory
 from pibert.inference.predictor import Predictor
 from pibert.inference.recording import AddNote, check_units, fit_units, units_of
@@ -26,7 +26,7 @@ def fill_settings(
         predictor: With a trained reconstruction head.
         folder: Of the model.
         flag_outliers: Whether vectors that do not fit their neighbours are replaced.
-        noise: Accepted fluctuation of the velocity; None: a tenth of its deviation in training.
+        noise: Accepted fluctuation of the velocity; None: a tenth of its deviation in a recording.
     """
     if not predictor.card["trained"]["reconstruct"]:
         pretrained = folder / "pretraining"
@@ -42,11 +42,9 @@ def fill_settings(
                 f"{name}-pretrained, and use --model {name}-pretrained"
             )
         raise ValueError(f"{folder}: this model was not trained to fill gaps; {remedy}")
-    spec, stds = predictor.spec, predictor.normalizer.std
+    spec = predictor.spec
     if spec.velocity is None and noise is None:
         flag_outliers = False  # there are no vectors to test
-    if flag_outliers and noise is None and spec.velocity is not None:
-        noise = NOISE * math.hypot(*(stds[i] for i in spec.velocity)) / math.sqrt(2)
     weights = predictor.card.get("weights", {}).get("sha256")
     # Parameters that a recording does not state are unknown, without a note on every window.
     unknown = dict.fromkeys(spec.parameter_names, math.nan)
@@ -54,7 +52,7 @@ def fill_settings(
         repair=lambda fields, known, given: predictor.fill(fields, known, unknown | dict(given)),
         spec=spec,
         history=predictor.history,
-        noise=noise if flag_outliers else None,
+        noise=("usual" if noise is None else noise) if flag_outliers else None,
         provenance={"model": folder.resolve().name, "weights_sha256": weights},
         fit=fit_to(spec, predictor.history),
     )

@@ -116,11 +116,15 @@ class Labels(Arrays):
         return Grid((sizes["y"], sizes["x"]), dx, dy)
 
     def frames(self, values: Float[Tensor, "b t c y x"], start: int) -> Any:
-        times = None if self._clock is None else self._clock.after(start, values.shape[1])
-        time = {}
-        if times is not None:
-            attrs = self._fields.coords[self._time].attrs
-            time[self._time] = xr.Variable((self._time,), times, attrs)
+        clock, count = self._clock, values.shape[1]
+        if clock is not None:
+            times, attrs = clock.after(start, count), self._fields.coords[self._time].attrs
+        else:
+            dt, velocity = self._spec.dt, _velocity_unit(self._spec)
+            times = None if dt is None else dt * np.arange(start + 1, start + count + 1)
+            attrs = {"long_name": "time after the last given frame"}
+            attrs |= {"units": "s"} if velocity is not None and velocity.of_time == 1 else {}
+        time = {} if times is None else {self._time: xr.Variable((self._time,), times, attrs)}
         return self._rebuilt(values, True, time)
 
     def window(self, values: Float[Tensor, "b h c y x"]) -> Any:

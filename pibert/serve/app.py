@@ -33,14 +33,14 @@ from pibert.serve.gate import REFUSED, Metrics, read_body, response_of
 from pibert.serve.limits import FAULT, Budget, Hold, Limits, Refusal
 from pibert.serve.opened import open_file, read_hints
 from pibert.serve.recordings import Recordings
-from pibert.serve.schemas import OpenQuery, PredictRequest, read_request
+from pibert.serve.schemas import OpenQuery, PredictRequest, problem_of, read_request
 from pibert.serve.worker import Job, Worker
 
 PAGE = Path(__file__).parent / "page"
 THREADS = 4
 """Threads that read and write bodies."""
 READING = 20.0
-"""Seconds that opening a file may take."""
+"""Seconds that each step of opening a file may take: to recognise, open and read it."""
 DECODED = {JSON: 24, NPY: 2, SAFETENSORS: 2}
 """Bytes that reading takes per byte of a body; empty objects in JSON take most."""
 READ, UNPACKED = 3, 32
@@ -305,9 +305,7 @@ def make_app(service: Service) -> FastAPI:
 
 async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"][1:]))
-        error = Refusal("invalid", f"{where}: {first['msg']}")
+        error = Refusal("invalid", problem_of(error.errors()[0], 1))
     elif not isinstance(error, Refusal):
         error = Refusal("internal", FAULT)
     request.scope[REFUSED] = error.code

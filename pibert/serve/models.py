@@ -37,6 +37,11 @@ class Served:
     def folder(self) -> Path:
         return self.path if self.path.is_dir() else self.path.parent
 
+    def computing(self, with_intervals: bool) -> Predictor:
+        """The predictor of a request; intervals may be those of an ensemble."""
+        calibrated = self.calibrated if with_intervals else None
+        return self.predictor if calibrated is None else calibrated.predictor
+
     def facts(self) -> dict[str, Any]:
         """What every answer states about the model."""
         spec = self.predictor.spec
@@ -147,10 +152,9 @@ def cost_of(request: PredictRequest, predictor: Predictor) -> Cost:
     The factors are multiples of array sizes, measured in ``tests/serve/test_worker.py``.
     """
     fields, history, horizon = request.fields.nbytes, predictor.history, predictor.horizon
-    shape = predictor.spec.grid.shape
-    window = (
-        4 * request.samples * len(predictor.spec.channels) * (history + horizon) * math.prod(shape)
-    )
+    shape, members = predictor.spec.grid.shape, len(predictor.models)
+    frame = 4 * request.samples * len(predictor.spec.channels) * math.prod(shape)
+    window = members * (history + horizon) * frame  # each member rolls out by itself
     # Resampling to the model's grid and back: eight matrices along each axis, in double precision.
     weights = 64 * sum(n * m for n, m in zip(request.fields.shape[-2:], shape, strict=False))
     block, kept = fields * horizon // history, 4 * window + weights

@@ -4,8 +4,6 @@ Arrays in the server's own layout (``serve/layout.py``) are read in memory. Ever
 in a separate process, as its libraries were not written for hostile input.
 """
 
-import json
-import multiprocessing
 import re
 import tempfile
 from collections.abc import Mapping
@@ -14,8 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.readers.recordings import Hints
-from pibert.serve.answers import NPY_MAGIC, Answer, read_npy, read_safetensors
+from pibert.data.format import FormatError
+from pibert.data.hdf5 import HDF5Error
+from pibert.data.isolation import Limits
+from pibert.data.provenance import counts_frames, counts_points
+from pibert.data.readers import identify, open_recordings
+from pibert.data.readers.recordings import (
+    DamagedError,
+    Hints,
+    SourceError,
+    TooLargeError,
+    TooSlowError,
+)
+from pibert.fields import Trajectory
+from pibert.notes import collecting
+from pibert.serve.answers import NPY_MAGIC, Answer, read_npy
 from pibert.serve.layout import (
     Facts,
     is_own_layout,
@@ -23,9 +34,8 @@ from pibert.serve.layout import (
     open_safetensors,
     read_npz,
 )
-from pibert.serve.limits import Refusal
-from pibert.serve.reading import PROBLEM, read_file
-from pibert.serve.recordings import Units
+from pibert.serve.limits import MB, Refusal, check_frame_size
+from pibert.serve.recordings import Units, fit_to_models, take_frames
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -41,10 +51,6 @@ _SUFFIXES = {
 """Of files that do not refer to others, as .pvd does: a server must not open those."""
 KNOWN = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
 _ON_HDF5 = (*_SUFFIXES["HDF5"], *_SUFFIXES["NetCDF"], *_SUFFIXES["MATLAB"])
-# A fork server has no threads, and has imported the readers already.
-_FORKS = multiprocessing.get_context("forkserver")
-PRELOADED = ["pibert.serve.reading", "scipy.io", "xarray", "h5netcdf"]
-_FORKS.set_forkserver_preload(PRELOADED)
 HINTS = (
     *("dt", "dx", "dy", "unit", "length_unit", "time_unit", "scale", "pulse_delay"),
     *("channels", "axes"),
@@ -90,7 +96,7 @@ def open_file(
         suffix = _suffix_of(data, name)
     if not chosen and is_own_layout(arrays, units):
         return open_arrays(arrays, Facts(), hints, limit, units)
-    return _read_in_process(data, name, suffix, trajectory, limit, seconds, units, hints)
+    return _read_isolated(data, name, suffix, trajectory, limit, seconds, units, hints)
 
 
 def read_hints(given: Mapping[str, str | float | None]) -> Hints:
@@ -123,7 +129,7 @@ def _suffix_of(data: bytes, name: str) -> str:
     )
 
 
-def _read_in_process(
+def _read_isolated(
     data: bytes,
     name: str,
     suffix: str,
@@ -133,31 +139,71 @@ def _read_in_process(
     units: Units,
     hints: Hints,
 ) -> Answer:
-    """Read a file with the readers of ``pibert convert``, in a process that may be ended."""
+    """Read a file with the readers of ``pibert convert``, in a process with limits."""
     with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
         stem = re.sub(r"[^A-Za-z0-9_-]+", "_", Path(name).stem)[:60].strip("_") or "sent"
-        path, out = Path(folder, stem + suffix), Path(folder, "frames.safetensors.out")
+        path = Path(folder, stem + suffix)
         path.write_bytes(data)
-        arguments = (path, out, limit, trajectory, units, hints)
-        reading = _FORKS.Process(target=read_file, args=arguments)
-        reading.start()
-        reading.join(seconds)
-        if reading.exitcode is None:
-            reading.kill()
-            reading.join()
-            raise Refusal("timeout", "the file was not read in time")
-        # The exit code of a process that ended may be wrong where threads ask for it at once.
-        if not out.is_file():
-            raise Refusal("malformed", f"expected a whole {suffix} file, found a damaged one")
-        answer = out.read_bytes()
-        if answer.startswith(PROBLEM):
-            code, message = json.loads(answer.removeprefix(PROBLEM))
-            raise Refusal(code, _as_hints(message.replace(str(path), "the file")))
-    arrays, texts = read_safetensors(answer)
-    facts = {name: json.loads(text) for name, text in texts.items()}
-    facts["remarks"] = [_as_hints(text) for text in facts["remarks"]]
-    order = ("fields", "known", "body", "filled").index
-    return Answer({name: arrays[name] for name in sorted(arrays, key=order)}, facts)
+        limits = Limits(8 * limit + 256 * MB, seconds, limit)
+        try:
+            return _read(path, limits, trajectory, units, hints)
+        except Refusal:
+            raise
+        except TooSlowError:
+            raise Refusal("timeout", "the file was not read in time") from None
+        except TooLargeError:
+            text = "reading the file takes too much memory; send fewer frames"
+            raise Refusal("too_large", text) from None
+        except (DamagedError, FormatError, HDF5Error, OSError) as error:
+            code, message = "malformed", str(error)
+        except (ValueError, ImportError) as error:
+            code, message = "invalid", str(error)
+    text = " ".join(message.replace(str(path), "the file").split())
+    raise Refusal(code, _as_hints(text)[:800])
+
+
+def _read(path: Path, limits: Limits, wanted: str | None, units: Units, hints: Hints) -> Answer:
+    """The frames of a trajectory; ``wanted`` None: the first."""
+    assert limits.dataset is not None
+    try:
+        kind = identify(path, isolate=limits)
+    except (DamagedError, TooLargeError, TooSlowError):
+        raise
+    except SourceError:
+        raise Refusal(
+            "malformed",
+            f"expected a {path.suffix} file with a flow in it, found none; call its arrays or "
+            "columns u, v, x, y, t",
+        ) from None
+    with collecting() as notes:
+        recordings = open_recordings(path, kind, hints, isolate=limits)
+        if wanted is not None and wanted not in recordings.names:
+            raise ValueError(f"{path}: there is no trajectory {wanted[:100]!r}")
+        found = recordings[0 if wanted is None else wanted]
+    check_frame_size((len(found.spec.channels), *found.spec.grid.shape), limits.dataset)
+    fit, changes = fit_to_models(found, units)
+    texts = [*recordings.notes, *map(str, notes), *changes]
+    if wanted is None and len(recordings) > 1:
+        texts.append(f"the first of {len(recordings)} trajectories")
+    answer = take_frames(fit, 0, None, limits.dataset, [_as_hints(text) for text in texts])
+    if answer.facts["stop"] < found.num_frames:
+        text = f"the first {answer.facts['stop']} of {found.num_frames} frames"
+        answer.facts["remarks"].append(text)
+    return Answer(answer.arrays, answer.facts | _unknown(found, recordings.kind, hints, answer))
+
+
+def _unknown(found: Trajectory, kind: str, hints: Hints, answer: Answer) -> dict[str, Any]:
+    """None for what a file of another program does not state; a native one states everything."""
+    if kind == "native":
+        return {}
+    unknown: dict[str, Any] = {}
+    if hints.dx is None and counts_points(found):
+        unknown["grid"] = answer.facts["grid"] | dict.fromkeys(("dx", "dy", "x0", "y0"))
+    if counts_frames(found):
+        unknown["t0"] = None
+    if all(unit == "1" for unit in found.spec.units):
+        unknown["units"] = None
+    return unknown
 
 
 def _as_hints(text: str) -> str:

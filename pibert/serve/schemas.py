@@ -111,7 +111,7 @@ Short = Annotated[str | None, Field(max_length=40)]
 class OpenQuery(BaseModel):
     """The query of ``/v1/open``; all but the first two are hints on what the file lacks."""
 
-    name: str = Field(default="", max_length=255)
+    name: str = ""
     trajectory: str | None = None
     dt: float | None = None
     dx: float | None = None
@@ -194,7 +194,7 @@ def _check(route: str, found: Mapping[str, Any], limits: Limits) -> PredictReque
         request = _ADAPTER.validate_python({"route": route, "parameters": {}} | given)
         _ = request.grid
     except ValidationError as error:
-        raise Refusal("invalid", _problem(error)) from None
+        raise Refusal("invalid", problem_of(error.errors(include_url=False)[0])) from None
     except ValueError as error:
         raise Refusal("invalid", str(error)) from None
     if max(request.fields.shape[-2:], default=0) > SIDE:
@@ -213,13 +213,16 @@ def _check(route: str, found: Mapping[str, Any], limits: Limits) -> PredictReque
     return request
 
 
-def _problem(error: ValidationError) -> str:
-    """The first problem in one line: where it is, what was expected and what was found."""
-    first = error.errors(include_url=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
-    argument, *inner = first["loc"]
+def problem_of(error: Mapping[str, Any], first: int = 0) -> str:
+    """An error of pydantic in one line: where it is, what was expected and what was found.
+
+    ``first`` is the part of its location that names the argument.
+    """
+    argument, *inner = error["loc"][first:]
     where = f"{argument}[{inner[0]!r:.80}]" if inner else str(argument)
-    return f"{where}: {message}, found {_short(first['input'])}"
+    found = error["input"]
+    size = f"{len(found)}: " if error["type"] == "string_too_long" else ""
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}, found {size}{_short(found)}"
 
 
 def _short(value: Any) -> str:

@@ -103,7 +103,7 @@ class Worker(threading.Thread):
     def submit(self, job: Job) -> None:
         """Take a job, or refuse it because there are too many or it is too large."""
         assert job.request is not None
-        job.cost = cost_of(job.request, self.served.predictor)
+        job.cost = cost_of(job.request, self.served.computing(job.request.level is not None))
         self._budget.check(max(job.cost.start, job.cost.blocks))
         with self._changed:
             if self._stops:
@@ -229,10 +229,7 @@ class Worker(threading.Thread):
         if not jobs:
             return
         self._metrics.batches.labels(self.served.name).observe(self._samples(jobs))
-        predictor = self.served.predictor
-        if not jobs[0].joins:  # intervals may be those of an ensemble
-            assert self.served.calibrated is not None
-            predictor = self.served.calibrated.predictor
+        predictor = self.served.computing(with_intervals=not jobs[0].joins)
         for job, stream, block in zip(jobs, streams, predictor.advance(streams), strict=True):
             if isinstance(block, Exception):
                 self._fail(job, block)

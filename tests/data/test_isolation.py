@@ -167,8 +167,8 @@ def test_a_relative_path_is_that_of_the_current_folder(
         monkeypatch.chdir(tmp_path / str(number))
         found.append(open_recordings("flow.mat", hints=Hints(axes="tyx")))
     for number, recordings in enumerate(found, 1):
-        copy = pickle.loads(pickle.dumps(recordings))  # as a worker gets it
-        assert torch.all(recordings[0].read() == number) and torch.all(copy[0].read() == number)
+        copy = pickle.loads(pickle.dumps(recordings[0]))  # as a worker gets it
+        assert torch.all(recordings[0].read() == number) and torch.all(copy.read() == number)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")

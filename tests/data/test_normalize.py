@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pibert.data import views
-from pibert.data.normalize import OUTLIER_THRESHOLD, fit_normalizer, fit_parameters, flag_outliers
+from pibert.data.normalize import fit_normalizer, fit_parameters
 from pibert.data.splits import Segment
 from pibert.fields import Trajectory
 from tests.data.helpers import disc, make_trajectory, random_states
@@ -66,28 +66,3 @@ def test_parameters_count_once_per_trajectory_in_their_scaling() -> None:
     assert (re.lowest, re.highest) == (1000.0, 10000.0) and damping.lowest is None
     only, _ = fit_parameters(trajectories(), [Segment(2, 0, 2), Segment(2, 3, 5)])
     assert (only.mean, only.std) == (4.0, 1.0) and only.lowest == only.highest == 10000.0
-
-
-def test_the_median_test_by_brute_force() -> None:
-    fields = random_states(3, 2, 6, 5).double()
-    known = torch.rand(3, 6, 5, generator=torch.Generator().manual_seed(2)) > 0.25
-    fields[~known[:, None].expand_as(fields)] = math.nan
-    found = flag_outliers(fields, noise=0.02, known=known)
-    for t in range(3):
-        for j in range(6):
-            for i in range(5):
-                near = [
-                    fields[t, :, b, a]
-                    for b in range(max(0, j - 1), min(6, j + 2))
-                    for a in range(max(0, i - 1), min(5, i + 2))
-                    if (a, b) != (i, j) and known[t, b, a]
-                ]
-                expected = False
-                if known[t, j, i] and len(near) >= 3:
-                    values = torch.stack(near)
-                    median = values.quantile(0.5, dim=0)
-                    spread = (values - median).abs().quantile(0.5, dim=0)
-                    residual = (fields[t, :, j, i] - median) / (spread + 0.02)
-                    expected = residual.norm().item() > OUTLIER_THRESHOLD
-                assert bool(found[t, j, i]) == expected
-    assert 0 < found.sum() < found.numel() / 2

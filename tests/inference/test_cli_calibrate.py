@@ -70,7 +70,8 @@ def test_unsuitable_runs_are_refused_with_the_remedy(plan: Path, tmp_path: Path)
     cases: dict[tuple[str | Path, ...], str] = {
         (one, "--member", other): "same [data]",
         (one, "--difficulty", "guess"): "constant, residual, ensemble",
-        (one, "--units", "points"): "'points'",
+        (one, "--independent", "points"): "'points'",
+        (one, "--units", "mm/s"): "--data",  # as everywhere: the unit of velocities
         (one, "--leads", "0"): "at least 1 lead time",
         (tmp_path,): "config.json",
         ("cylinder-base", "--data", tmp_path / "none.h5"): "--out FOLDER",

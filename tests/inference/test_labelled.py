@@ -107,6 +107,17 @@ def test_time_continues_in_its_own_unit(units: str | None, last: Any, expected: 
     assert same(named["t"], expected)
 
 
+def test_frames_without_a_time_get_that_after_the_last_given_one() -> None:
+    fields = labelled(frames(1, 2).numpy()).drop_vars("time")
+    found = PREDICTORS[2].rollout(fields, 3)["time"]
+    assert np.allclose(found, [0.1, 0.2, 0.3]) and found.attrs["units"] == "s"
+    assert "after the last" in found.attrs["long_name"]
+    blocks = PREDICTORS[2].iterate(fields.isel(sample=0), 3)
+    assert np.allclose(np.concatenate([block["time"] for block in blocks]), found)
+    unknown = predictor(spec=replace(SPEC, dt=None), horizon=2, fill_modes=0)
+    assert "time" not in unknown.step(fields.isel(time=[1])).coords
+
+
 def test_frames_in_another_rhythm_or_order_are_noticed() -> None:
     fields = labelled(frames(1, 2).numpy())
     with pytest.warns(InputWarning, match=r"0\.5 apart in time, .* time step is 0\.1"):

@@ -1,8 +1,6 @@
 """Files of every kind that ``pibert convert`` reads, as the server opens them."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,10 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+import torch
 import xarray
 
+from pibert.data import isolation
 from pibert.data.readers import open_recordings
 from pibert.serve.answers import Answer
 from pibert.serve.app import PAGE
@@ -120,6 +120,17 @@ def test_the_server_opens_what_convert_reads(name: str, tmp_path: Path):
     assert spacing == pytest.approx([scale * n for n in (grid.dx, grid.dy, *grid.origin)])
 
 
+def test_of_a_long_recording_the_first_frames_are_taken(tmp_path: Path):
+    write_csv(tmp_path / "flow.csv")
+    truth = open_recordings(tmp_path / "flow.csv")[0]
+    answer = opened(tmp_path / "flow.csv", units=(), limit=4 * 2 * 5 * 7 * 3)
+    assert answer.facts["stop"] == 3 and answer.facts["frames"] == 6
+    assert "the first 3 of 6 frames" in answer.facts["remarks"]
+    np.testing.assert_array_equal(answer.arrays["fields"], truth.read(slice(3)).float().numpy())
+    flow = open_recordings(tmp_path / "flow.csv", isolate=isolation.Limits(1 << 30, 30.0, 1 << 20))
+    assert not isinstance(flow[0].states, torch.Tensor)  # frames are sent on request
+
+
 def test_the_page_and_its_description_list_the_formats():
     page = (PAGE / "index.html").read_text()
     (accepted,) = re.findall(r'accept="([^"]+)"', page)
@@ -196,22 +207,15 @@ def test_damaged_files_are_refused_in_words(tmp_path: Path):
         assert "Error" not in refusal.message, refusal.message
 
 
-def test_memory_of_the_reading_process_is_limited(tmp_path: Path):
+def test_memory_and_time_of_the_reading_process_are_limited(tmp_path: Path):
     """A file may unpack to far more than it has bytes."""
-    code = f"""
-import numpy as np
-from pathlib import Path
-from pibert.serve import reading
-
-def unpack(*_, **__):
-    return np.ones(600_000_000, np.uint8)
-
-reading.open_recordings = unpack
-write_to = Path({str(tmp_path / "out")!r})
-flow = Path({str(tmp_path / "flow.npz")!r})
-reading.read_file(flow, write_to, 1_000_000, None, (), reading.Hints())
-print(write_to.read_text())
-"""
-    write_npz(tmp_path / "flow.npz")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert '["too_large", "reading the file takes too much memory' in done.stdout, done.stderr
+    content = {name: np.zeros((1000, 60_000)) for name in ("u", "v")}
+    scipy.io.savemat(tmp_path / "bomb.mat", content, do_compression=True)
+    with pytest.raises(Refusal) as found:
+        opened(tmp_path / "bomb.mat", limit=1_000_000)
+    assert found.value.code == "too_large" and "memory" in found.value.message
+    write_mat(tmp_path / "flow.mat")
+    data = (tmp_path / "flow.mat").read_bytes()
+    with pytest.raises(Refusal) as found:
+        open_file(data, None, LIMIT, 1e-4, METRIC, name="flow.mat")
+    assert found.value.code == "timeout"

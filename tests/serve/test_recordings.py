@@ -122,6 +122,15 @@ def test_predicted_files_are_labelled(alive: ServerProcess, tmp_path: Path):
         assert status == 422 and found["error"]["code"] == "invalid"
 
 
+def test_files_may_have_any_name_and_hints_have_a_length(alive: ServerProcess):
+    data = as_npy(np.ones((2, 2, 8, 12), np.float32))
+    status, answer = opened(alive, data, name="long name " * 60 + ".npy")
+    assert status == 200 and answer["stop"] == 2
+    status, answer = opened(alive, data, name="a.npy", unit="m/s" * 20)
+    message = answer["error"]["message"]
+    assert status == 422 and all(part in message for part in ("unit", "40", "60", "m/sm/s"))
+
+
 def test_a_native_file_is_opened(alive: ServerProcess, tmp_path: Path):
     own = flows(2)
     write(tmp_path / "own.h5", own)

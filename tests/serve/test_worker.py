@@ -315,6 +315,21 @@ def test_a_job_takes_no_more_memory_than_its_cost(
     assert fields.nbytes < blocks <= cost.blocks
 
 
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_the_cost_counts_every_member_of_an_ensemble(joint: Predictor):
+    joint.models = 24 * joint.models
+    samples = 2000
+    given = frames(samples)
+    asked = PredictRequest(route="rollout", fields=given.numpy(), steps=5, parameters={})
+    stream = joint.stream(joint.prepare(given), 5)
+
+    def take_outputs() -> Any:
+        return stream.take([torch.zeros(samples, 2, *given.shape[-2:]) for _ in joint.models])
+
+    taken, _ = peak_of(take_outputs)
+    assert 24 * given.nbytes < taken <= cost_of(asked, joint).blocks
+
+
 class Client:
     """The other end of the gate: what it sends, and how it takes an answer."""
 

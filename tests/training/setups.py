@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from pibert import sample_rng
 from pibert.data.dataset import Samples, Window
 from pibert.fields import Batch, Normalizer, Trajectory
-from pibert.serve import opened
 from pibert.training.engine import FitConfig, Fitted, Hardware, fit
 from pibert.training.objectives import Objective
 from tests.helpers import PATIENCE, randomise, tiny_model, tiny_spec
@@ -236,11 +235,10 @@ def work(folder: Path, options: dict[str, Any], environment: dict[str, str]) -> 
         save_file(model.state_dict(), folder / "last.safetensors")
 
 
-# Forked from a process that has imported all this once: imports take longer than the training. A
-# program has one such process, which the server forks from too: its list must not replace this one.
+# Forked from a process that has imported all this once: imports take longer than the training.
 _WORKERS = multiprocessing.get_context("forkserver")
 _WORKERS.set_forkserver_preload(
-    [*opened.PRELOADED, "tests.training.setups", "lightning.fabric", "torch.utils.tensorboard"]
+    ["tests.training.setups", "lightning.fabric", "torch.utils.tensorboard"]
 )
 
 

@@ -31,12 +31,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, max_pool2d
 
-from pibert.data.normalize import flag_outliers
+from pibert.data.outliers import flag_outliers, usual_noise
 from pibert.data.provenance import FRAMES
 from pibert.data.readers.recordings import Recordings
 from pibert.data.readers.shared.metadata import family_note
 from pibert.data.readers.shared.regions import velocity_channels
 from pibert.data.units import Conversion, find_conversion, in_consistent_units
+from pibert.data.views import spread
 from pibert.fields import Grid, Sides, Trajectory, read_mask
 from pibert.physics import derivatives
 
@@ -44,8 +45,6 @@ _PROPORTIONAL = 0.95
 """Correlation of du/dx and -dv/dy above which one is proportional to the other."""
 _NOT_SMALL = 0.1
 """Least speed of moving fluid, in deviations of the channel."""
-_OUTLIER_NOISE = 0.1
-"""Accepted fluctuation in the median test, as a share of the velocity's deviation."""
 _TRAJECTORIES = 16
 _PAIRS = 32
 """Most pairs of frames in all."""
@@ -172,6 +171,9 @@ class Tally:
         counts = self.counts
         zeros, vectors = torch.zeros(2, *self.spec.grid.shape, dtype=torch.int64)
         read: set[int] = set()  # pairs may share a frame
+        velocity = [self.spec.channels.index(n) for n in ("u", "v") if n in self.spec.channels]
+        has_velocity = len(velocity) == 2
+        noise = usual_noise(in_consistent_units(trajectory), velocity) if has_velocity else None
         for frames in pairs:
             fields = trajectory.read(frames).to("cpu", torch.float32)
             known = trajectory.known(frames).cpu()
@@ -197,8 +199,9 @@ class Tally:
             if len(fields) > 1 and known.any():  # frames without a value are not the same
                 counts["pairs"] += 1
                 counts["repeated"] += torch.equal(fields[0], fields[1])
-            if {"u", "v"} <= set(self.spec.channels):
-                self._add_vectors(fields[:1], known[:1])
+            if has_velocity:
+                factors = torch.tensor([self.factors[i] for i in velocity])[:, None, None]
+                self._add_vectors(fields[:1, velocity] * factors, known[:1], noise)
         counts["frames"] += len(read)
         static = (zeros == vectors) & (zeros > 0)
         counts["zeros_static"] = max(counts["zeros_static"], int(static.sum()))
@@ -221,21 +224,13 @@ class Tally:
             self.half[i] = self.half[i] and bool((channel.half().float() == channel).all())
             self.fill[i] = _fill_value(channel) or self.fill[i]
 
-    def _add_vectors(self, fields: Tensor, known: Tensor) -> None:
-        channels = [self.spec.channels.index(name) for name in ("u", "v")]
-        factors = torch.tensor([self.factors[i] for i in channels])
-        vectors = fields[:, channels] * factors[:, None, None]
+    def _add_vectors(self, vectors: Tensor, known: Tensor, noise: float | None) -> None:
         if min(self.grid.shape) >= 5:
             self.fine += _gradient_sums(vectors, self.grid, known)
             self.averaged += _gradient_sums(vectors, self.grid, known, average=True)
-        deviation = vectors.movedim(1, 0)[:, known].std().item() if known.sum() > 1 else 0.0
-        if deviation > 0:
-            # A point at the edge has neighbours on one side only: a shear looks like an outlier.
-            inner = (..., slice(1, -1), slice(1, -1))
-            self.counts["tested"] += int(known[inner].sum())
-            noise = _OUTLIER_NOISE * deviation
-            wrong = flag_outliers(vectors, noise=noise, known=known)
-            self.counts["outliers"] += int(wrong[inner].sum())
+        if noise is not None:
+            self.counts["tested"] += int(known.sum())
+            self.counts["outliers"] += int(flag_outliers(vectors, noise=noise, known=known).sum())
 
     def facts(self) -> dict[str, Any]:
         """The attributes of a ``Survey`` that depend on the frames."""
@@ -343,7 +338,7 @@ class Survey:
     """Pairs of identical neighbouring frames."""
     pairs: int
     outliers: float | None
-    """Share of vectors that fail a lenient normalised median test."""
+    """Share of vectors that ``outliers.flag_outliers`` flags."""
     divergence: DivergenceFacts | None
     source: Mapping[str, Any]
     local: Mapping[str, Any]
@@ -411,12 +406,6 @@ def survey(recordings: Recordings) -> Survey:
         remarks=(*recordings.notes, *filter(None, [family_note(first)])),
         **tally.facts(),
     )
-
-
-def spread(count: int, wanted: int) -> list[int]:
-    """Return at most ``wanted`` different indices below ``count``, evenly spread."""
-    wanted = min(count, wanted)
-    return [round(i * (count - 1) / max(1, wanted - 1)) for i in range(wanted)]
 
 
 def _pairs(trajectory: Trajectory, share_of: int) -> Iterator[slice]:

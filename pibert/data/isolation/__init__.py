@@ -34,6 +34,18 @@ class Limits(NamedTuple):
     memory: int
     """Bytes that it may allocate."""
     seconds: float
+    dataset: int | None = None
+    """Bytes of a data set of an HDF5 file that a client sends; None: any."""
+
+
+def error_kinds() -> tuple[type[Exception], ...]:
+    """Return the errors that a child reports as they are; one that is of several is the first."""
+    from pibert.data.format import FormatError
+    from pibert.data.hdf5 import HDF5Error
+    from pibert.data.readers.recordings import DamagedError, SourceError, TooLargeError
+
+    kinds = (TooLargeError, DamagedError, SourceError, FormatError, HDF5Error)
+    return (*kinds, FileNotFoundError, ValueError, OSError, ImportError)
 
 
 def limits_for(path: Path) -> Limits:

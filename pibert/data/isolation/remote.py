@@ -19,7 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pibert.data.isolation import limits_for, receive_answer, send_request
+from pibert.data.isolation import (
+    Limits,
+    error_kinds,
+    limits_for,
+    receive_answer,
+    send_request,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,8 +145,8 @@ def start() -> None:
 class Child:
     """A process that reads one recording. It starts with the first request of each process."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.limits = path, limits_for(path)
+    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+        self.path, self.limits = path, limits or limits_for(path)
         self._folder = None if path.is_absolute() else os.getcwd()
         self._opening: tuple[Any, ...] | None = None
         self._connection: socket.socket | None = None
@@ -199,18 +205,18 @@ class Child:
         self._connection = None
 
 
-def identify_isolated(path: Path) -> str:
-    """Find the kind of a file in a separate process."""
-    return str(Child(path).ask("identify")[0]["kind"])
+def identify_isolated(path: Path, limits: Limits | None = None) -> str:
+    """Find the kind of a file in a separate process; by default with ``limits_for`` it."""
+    return str(Child(path, limits).ask("identify")[0]["kind"])
 
 
 def open_isolated(
-    path: Path, kind: str, hints: "Hints", options: Mapping[str, Any]
+    path: Path, kind: str, hints: "Hints", options: Mapping[str, Any], limits: Limits | None = None
 ) -> "Recordings":
     """Open the recordings of a file or folder in a separate process."""
     from pibert.data.readers.recordings import Recordings
 
-    child = Child(path)
+    child = Child(path, limits)
     facts = child.open(kind, hints, options)
     names, notes, load = tuple(facts["names"]), tuple(facts["notes"]), partial(_load, child)
     return Recordings(kind=facts["kind"], path=path, names=names, load=load, notes=notes)
@@ -244,17 +250,15 @@ def _read_frames(
 
 
 def _died(path: Path, is_late: bool) -> Exception:
-    from pibert.data.readers.recordings import SourceError
+    from pibert.data.readers.recordings import DamagedError, TooSlowError
 
     problem = "the reader crashed"
     if is_late:
         problem = "reading it took many times longer than data of this size should"
-    return SourceError(f"{path}: {problem}: the file is damaged; get a new copy of it")
+    kind = TooSlowError if is_late else DamagedError
+    return kind(f"{path}: {problem}: the file is damaged; get a new copy of it")
 
 
 def _error(facts: Mapping[str, Any]) -> Exception:
-    from pibert.data.readers.recordings import SourceError
-
-    kinds = (SourceError, FileNotFoundError, OSError, ImportError, ValueError)
-    chosen = next((kind for kind in kinds if kind.__name__ == facts["error"]), SourceError)
-    return chosen(facts["message"])
+    kinds = {kind.__name__: kind for kind in error_kinds()}
+    return kinds[facts["error"]](facts["message"])

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.isolation import limit_memory, receive_request, send_answer
+from pibert.data.hdf5 import check_foreign
+from pibert.data.isolation import error_kinds, limit_memory, receive_request, send_answer
 from pibert.data.readers import READERS, identify
-from pibert.data.readers.recordings import Recordings, SourceError
-from pibert.fields import MASKS, Trajectory
+from pibert.data.readers.recordings import DamagedError, Recordings, TooLargeError
+from pibert.fields import MASKS, Trajectory, read_mask
 
 READY = b"r"
 _Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -58,16 +59,18 @@ def serve(connection: socket.socket) -> None:
         limits, folder, what, *arguments = receive_request(connection)
         if reading is None:
             limit_memory(limits.memory)
-            reading = _Reading()
+            reading = _Reading(by_frames=limits.dataset is not None)
         # Nothing handles this signal: the system ends the process, whatever library it is in.
         signal.setitimer(signal.ITIMER_REAL, limits.seconds)
         try:
             if folder is not None:  # a relative path, and the program may have changed its folder
                 os.chdir(folder)
+            if limits.dataset is not None:
+                check_foreign(arguments[0], limits.dataset)
             facts, arrays = getattr(reading, what)(*arguments)
         except Exception as error:
-            kinds = (SourceError, FileNotFoundError, ValueError, OSError, ImportError)
-            kind = next((kind for kind in kinds if isinstance(error, kind)), SourceError)
+            failed = TooLargeError if isinstance(error, MemoryError) else DamagedError
+            kind = next((kind for kind in error_kinds() if isinstance(error, kind)), failed)
             facts, arrays = {"error": kind.__name__, "message": _message(error, arguments[0])}, {}
         signal.setitimer(signal.ITIMER_REAL, 0)
         send_answer(connection, facts, arrays)
@@ -78,7 +81,9 @@ class _Reading:
 
     recordings: Recordings
 
-    def __init__(self) -> None:
+    def __init__(self, by_frames: bool) -> None:
+        self.by_frames = by_frames
+        """Whether fields in memory are sent by frames too, not whole: a client's may be huge."""
         self.loaded: dict[str, Trajectory] = {}
 
     def identify(self, path: Path) -> _Answer:
@@ -102,16 +107,19 @@ class _Reading:
         arrays |= {f"series/{key}": values.numpy() for key, values in flow.series.items()}
         for key in ("states", *MASKS):
             value = getattr(flow, key)
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and (value.ndim == 2 or not self.by_frames):
                 arrays[key] = value.numpy()
             elif value is not None:
-                facts["sources"][key] = value.shape
+                facts["sources"][key] = tuple(value.shape)
         return facts, arrays
 
     def read(
         self, path: Path, name: str, key: str, frames: slice, channels: list[int] | None
     ) -> _Answer:
-        return {}, {"frames": getattr(self._trajectory(name), key).read(frames, channels).numpy()}
+        flow = self._trajectory(name)
+        if key == "states":
+            return {}, {"frames": flow.read(frames, channels).numpy()}
+        return {}, {"frames": read_mask(getattr(flow, key), frames).numpy()}
 
     def _trajectory(self, name: str) -> Trajectory:
         if name not in self.loaded:

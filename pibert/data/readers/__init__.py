@@ -12,15 +12,14 @@ process unless they state ``ISOLATED = True``.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from pibert.data.hdf5 import is_hdf5
-from pibert.data.isolation import remote
+from pibert.data.isolation import Limits, remote
 from pibert.data.readers import (
     arrays,
     cfdbench,
@@ -39,7 +38,7 @@ from pibert.data.readers import (
     well,
 )
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
-from pibert.data.readers.shared.files import expand_pattern
+from pibert.data.readers.shared.files import expand_pattern, read_head
 from pibert.data.readers.shared.metadata import state_facts, state_recordings
 from pibert.data.readers.shared.regions import flip_recordings, mark_recordings, rotate_recordings
 from pibert.fields import Trajectory
@@ -93,10 +92,11 @@ _ADVICE = {
 }
 
 
-def identify(path: Path | str, *, isolate: bool = True) -> str:
+def identify(path: Path | str, *, isolate: bool | Limits = True) -> str:
     """Return the kind of a file, a folder or the files of a pattern, a key of ``READERS``.
 
-    With ``isolate``, files that HDF5 or scipy must parse are examined in a separate process.
+    With ``isolate``, files that HDF5 or scipy must parse are examined in a separate process; with
+    limits, all files.
     """
     path = Path(path)
     _require(path)
@@ -104,6 +104,8 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
         raise SourceError(f"{path}: the folder is empty; name the folder that holds the data")
     if path.is_file() and not path.stat().st_size:
         raise SourceError(f"{path}: the file is empty; get a new copy of it")
+    if isinstance(isolate, Limits):
+        return remote.identify_isolated(path, isolate)
     if native.recognise(path):
         return "native"
     for kind, source in READERS.added().items():
@@ -117,9 +119,12 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
             return kind
     inside = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else set()
     what = "folder" if path.is_dir() else "file"
+    likely = "openfoam, piv or vtk"
+    if path.is_file():
+        likely = "arrays, hdf5 or vtk" if read_head(path) is None else "piv or table"
     problem = (
-        f"a {what} of no known kind; state the kind (--kind; in an experiment data.kind), or save "
-        "the arrays as .npz with the names u, v, x, y, t"
+        f"a {what} of no known kind; state it (--kind {likely}, for instance; pibert info lists "
+        "all), or save the arrays as .npz with the names u, v, x, y, t"
     )
     if not path.exists():
         problem = (
@@ -137,8 +142,7 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
             problem = f"this file cannot be read: {advice}"
         elif held := sorted(inside & {*suffixes}):
             problem = f"a folder of {held[0]} files: {advice}"
-    known = "; ".join(f"{kind}: {source.TITLE}" for kind, source in READERS.items())
-    raise SourceError(f"{path}: {problem}. Known: {known}")
+    raise SourceError(f"{path}: {problem}")
 
 
 def _recognises(kind: str, source: Any, path: Path) -> bool:
@@ -156,14 +160,15 @@ def open_recordings(
     hints: Hints = Hints(),
     options: Mapping[str, Any] = MappingProxyType({}),
     *,
-    isolate: bool = True,
+    isolate: bool | Limits = True,
 ) -> Recordings:
     """Open a file or folder of any known kind; no field is read yet.
 
     PIV, columns, ``.npz`` and native files may also be given as a pattern such as ``run/B*.txt``.
     ``kind`` is a key of ``READERS`` (default: by ``identify``); ``options`` are further arguments
     of the reader (``options_of``). With ``isolate`` most kinds are read in a separate process, with
-    limits on memory and time: a damaged file may crash or hang the libraries that parse it.
+    limits on memory and time: a damaged file may crash or hang the libraries that parse it. With
+    limits of the caller, all kinds are.
     """
     path = Path(path)
     if kind is None:
@@ -182,13 +187,20 @@ def open_recordings(
     layout = _layout(hints)
     with naming(path):
         is_isolated = getattr(READERS[kind], "ISOLATED", kind in _OWN)
-        if isolate and is_isolated and remote.is_available():
+        if isinstance(isolate, Limits):
+            recordings = remote.open_isolated(path, kind, layout, options, isolate)
+        elif isolate and is_isolated and remote.is_available():
             recordings = remote.open_isolated(path, kind, layout, options)
         else:
             recordings = READERS[kind].open_recordings(path, layout, **options)
         measured = getattr(READERS[kind], "MEASURED", False)
         recordings = _with_hints(recordings, hints, measured=measured)
-    return replace(recordings, load=partial(_load, path=path, load=recordings.load))
+
+    def load(name: str) -> Trajectory:
+        with naming(path):
+            return recordings.load(name)
+
+    return replace(recordings, load=load)
 
 
 def open_memory(data: Any, hints: Hints = Hints(), *, name: str = "flow") -> Recordings:
@@ -218,11 +230,6 @@ def _with_hints(recordings: Recordings, hints: Hints, *, measured: bool) -> Reco
     recordings = rotate_recordings(recordings, hints.rotate, hints.family)
     recordings = state_facts(recordings, hints)
     return mark_recordings(recordings, hints.body, hints.mask)
-
-
-def _load(name: str, *, path: Path, load: Callable[[str], Trajectory]) -> Trajectory:
-    with naming(path):
-        return load(name)
 
 
 def idle_hints(kind: str, given: Mapping[str, Any]) -> list[str]:

@@ -192,14 +192,13 @@ def open_recordings(
             "cylinder frames without a stated time step are 0.001 s apart; one of the publishers' "
             "loaders uses 0.001 s, another 0.1 s"
         )
-    load = partial(_load, cases=cases, hints=hints, until_converged=until_converged)
     return Recordings(
         kind="cfdbench",
         path=path,
         names=tuple(cases),
-        load=load,
+        load=lambda name: _load(name, *cases[name], hints, until_converged),
         notes=tuple(notes),
-        published_split=partial(published_split, tuple(cases)),
+        published_split=lambda: published_split(tuple(cases)),
     )
 
 
@@ -225,9 +224,8 @@ def published_split(names: Sequence[str]) -> Split:
 
 
 def _load(
-    name: str, *, cases: Mapping[str, tuple[str, Path]], hints: Hints, until_converged: bool
+    name: str, name_of_problem: str, folder: Path, hints: Hints, until_converged: bool
 ) -> Trajectory:
-    name_of_problem, folder = cases[name]
     problem, case = PROBLEMS[name_of_problem], read_case(folder, name_of_problem)
     count, (ny, nx) = _stored_shape(folder)
     states = MappedFrames((count, 2, ny, nx), partial(_read_frames, folder))

@@ -15,7 +15,6 @@ within the mesh's bounds are body, which moves with the mesh; beyond them nothin
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,18 +146,14 @@ def open_recordings(
         kind="eagle",
         path=path,
         names=tuple(folders),
-        load=partial(_load, folders=folders, hints=hints, box=box),
-        published_split=partial(published_split, path, tuple(folders), splits),
+        load=lambda name: rasterise(read_mesh(folders[name]), hints.shape or SHAPE, box),
+        published_split=lambda: published_split(path, tuple(folders), splits),
         notes=(
             f"meshes are rasterised to {' x '.join(map(str, hints.shape or SHAPE))} points when a "
             "trajectory is loaded; its local representation states the interpolation error",
             "scores on rasterised fields do not compare with those published for the meshes",
         ),
     )
-
-
-def _load(name: str, *, folders: Mapping[str, Path], hints: Hints, box: Box | None) -> Trajectory:
-    return rasterise(read_mesh(folders[name]), hints.shape or SHAPE, box)
 
 
 def read_mesh(folder: Path) -> MeshTrajectory:

@@ -139,7 +139,7 @@ def open_recordings(
             kind="icp",
             path=path,
             names=tuple(runs),
-            load=partial(_load_run, runs=runs, hints=hints),
+            load=lambda name: _load_run(name, runs[name], hints),
             notes=("fields of one time: meant for mapping channels to others, not forecasting",),
         )
     check_channels(path, hints, {name: name for name in COLOURS})
@@ -148,7 +148,7 @@ def open_recordings(
         kind="icp",
         path=path,
         names=pairs.names,
-        load=partial(_load_image, pairs=pairs),
+        load=lambda name: _load_image(name, pairs),
         notes=(
             "images of a plasma, no flow and no time series; their spectra: icp.open_pairs",
             "image rows are assumed to start at the top and were flipped",
@@ -191,7 +191,7 @@ def _read_image(path: Path, frames: slice, channels: Sequence[int] | None) -> Te
     return image if channels is None else image[:, list(channels)]
 
 
-def _load_image(name: str, *, pairs: Pairs) -> Trajectory:
+def _load_image(name: str, pairs: Pairs) -> Trajectory:
     path = pairs.folder / name / "image.npy"
     _checked(path)
     states = MappedFrames((1, IMAGE[2], *IMAGE[:2]), partial(_read_image, path))
@@ -234,8 +234,7 @@ def _find_runs(path: Path) -> dict[str, Path]:
     return runs
 
 
-def _load_run(name: str, *, runs: Mapping[str, Path], hints: Hints) -> Trajectory:
-    path = runs[name]
+def _load_run(name: str, path: Path, hints: Hints) -> Trajectory:
     with reading(path, "a run of plasma fields"), open_hdf5(path) as file:
         names: list[str] = []
         file.visit(names.append)

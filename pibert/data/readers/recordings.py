@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from pibert.data.splits import Split
@@ -15,6 +14,18 @@ from pibert.fields import Boundary, Parameter, Sides, Trajectory
 
 class SourceError(ValueError):
     """A file that violates its format; the message gives the remedy."""
+
+
+class DamagedError(SourceError):
+    """A file on which its reader failed."""
+
+
+class TooLargeError(SourceError):
+    """A file that takes more memory to read than it may."""
+
+
+class TooSlowError(SourceError):
+    """A file that takes more time to read than it may."""
 
 
 NO_FAMILY = "none"
@@ -158,11 +169,5 @@ class Recordings(ByName):
         self, change: Callable[[Trajectory], Trajectory], notes: Iterable[str] = ()
     ) -> "Recordings":
         """Return the recordings with a change of every trajectory when it is loaded."""
-        load = partial(_load_changed, load=self.load, change=change)
-        return replace(self, load=load, notes=(*self.notes, *notes))
-
-
-def _load_changed(
-    name: str, *, load: Callable[[str], Trajectory], change: Callable[[Trajectory], Trajectory]
-) -> Trajectory:
-    return change(load(name))
+        load = self.load
+        return replace(self, load=lambda name: change(load(name)), notes=(*self.notes, *notes))

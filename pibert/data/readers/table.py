@@ -8,7 +8,7 @@ differ in them are separate flows.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +45,8 @@ _SUFFIXES = (".dat", ".txt", ".csv", ".tsv", ".vec")
 _ASSIGNED = re.compile(r"([A-Za-z]\w*)\s*=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 _STATED = re.compile(r"^([A-Z][\w ]*):\s{2,}(\S.*)$")
 _FRAME_NUMBER = "t (frame)"
+_COMSOL = re.compile(r"% Version:\s+COMSOL")
+_SECTION = re.compile(r"% (?:Grid|Coordinates|Data)\b[^:]*$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,12 @@ def recognise(path: Path) -> bool:
     except (OSError, ValueError):  # no such folder, or not a pattern
         return False
     head = read_head(files[0]) if files else None
-    return head is not None and has_rows(head)
+    return head is not None and (has_rows(head) or _is_sectioned(head))
+
+
+def _is_sectioned(head: Sequence[str]) -> bool:
+    """Return whether COMSOL wrote coordinates and each field one after the other."""
+    return any(map(_COMSOL.match, head)) and any(map(_SECTION.match, head))
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
@@ -93,6 +100,13 @@ def _read_series(members: Mapping[int, Path], hints: Hints) -> tuple[Table, bool
 
     Files without a time get a last column of frame numbers.
     """
+    for file in members.values():
+        if _is_sectioned(read_head(file) or ()):
+            raise SourceError(
+                f"{file}: expected a column for x, y and each field, found COMSOL's format with "
+                "sections or a grid; export it with the data format 'Spreadsheet', all times in "
+                "one file"
+            )
     tables = {number: read_columns(file) for number, file in members.items()}
     first = next(iter(tables.values()))
     if len(tables) == 1:
@@ -122,6 +136,11 @@ def _columns(
     """Return the columns with a known name, and notes on the others."""
     names = name_columns(path, table.names, hints.channels)
     columns, others, notes = [], [], []
+    if not table.named and any("@" in line for line in table.comments[-1:]):
+        raise SourceError(
+            f"{path}: expected a name for each of the {len(names)} columns, found the header "
+            f"{table.comments[-1][:120]!r}; separate the names by two blanks or tabs"
+        )
     if not table.named and len(names) - numbered >= 4 and not set("xyuv") & set(hints.channels):
         names[:4] = "xyuv"
         notes.append("the columns have no names; the first four were read as x, y, u, v")

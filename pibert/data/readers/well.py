@@ -66,7 +66,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         kind="well",
         path=path,
         names=tuple(trajectories),
-        load=partial(_load, trajectories=trajectories),
+        load=lambda name: _load(name, *trajectories[name]),
         notes=tuple(dict.fromkeys(note for data in sets for note in data.notes)),
     )
 
@@ -105,8 +105,7 @@ class _Set:
     notes: tuple[str, ...]
 
 
-def _load(name: str, *, trajectories: Mapping[str, tuple[_Set, int]]) -> Trajectory:
-    data, number = trajectories[name]
+def _load(name: str, data: _Set, number: int) -> Trajectory:
     time, dt = smooth_time(data.time if data.time.ndim == 1 else data.time[number])
     rows = {key: row[number] for key, row in data.scalars.items()}
     parameters = {key: float(row[0]) for key, row in rows.items() if len(row) == 1}

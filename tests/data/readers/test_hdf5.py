@@ -37,7 +37,7 @@ def test_fields_and_units_are_found_by_name(tmp_path: Path) -> None:
     assert trajectory.spec.channels == ("u", "v", "p")
     assert trajectory.spec.units == ("m/s", "m/s", "1")
     assert (trajectory.length_unit, trajectory.time_unit) == ("mm", "s")
-    assert_flow(pickle.loads(pickle.dumps(recordings))[0])
+    assert_flow(pickle.loads(pickle.dumps(recordings[0])))
 
 
 def test_attributes_of_the_file_may_hold_the_steps(tmp_path: Path) -> None:

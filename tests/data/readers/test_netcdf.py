@@ -49,7 +49,7 @@ def test_dimensions_give_the_order_of_axes(tmp_path: Path, engine: str, dims: st
     assert trajectory.spec.units == ("m/s", "m/s")
     assert (trajectory.length_unit, trajectory.time_unit) == ("mm", "s")
     assert trajectory.source["title"] == "a wake"
-    assert_flow(pickle.loads(pickle.dumps(recordings))[0])
+    assert_flow(pickle.loads(pickle.dumps(recordings[0])))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

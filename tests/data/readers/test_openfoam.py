@@ -49,7 +49,7 @@ def test_raw_surfaces_are_read_with_the_times_of_their_folders(tmp_path: Path) -
         assert_flow(recordings[0])
         assert any("p_rgh" in remark for remark in recordings.notes)
     np.testing.assert_allclose(recordings[0].time, T)
-    assert_flow(pickle.loads(pickle.dumps(recordings))[0])
+    assert_flow(pickle.loads(pickle.dumps(recordings[0])))
     write(tmp_path / "flow.h5", list(recordings))
     check(tmp_path / "flow.h5")
 
@@ -69,7 +69,7 @@ def test_equal_cells_are_read_at_their_centres(tmp_path: Path, binary: bool) -> 
     assert trajectory.local["plane"] == {"normal": "z", "position": 0.5}
     states = trajectory.read()
     torch.testing.assert_close(states[:, 2], states[:, 0] ** 2)
-    write(tmp_path / "flow.h5", [pickle.loads(pickle.dumps(recordings))[0]])
+    write(tmp_path / "flow.h5", [pickle.loads(pickle.dumps(recordings[0]))])
     check(tmp_path / "flow.h5")
 
 

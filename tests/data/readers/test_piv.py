@@ -253,7 +253,7 @@ def test_pivlab_mat_files(tmp_path: Path, v73: bool, filtered: bool) -> None:
     assert trajectory.local["gridding"] == {"method": "none"}  # neither turned nor resampled
     assert trajectory.source["vectors"] == ("filtered" if filtered else "original")
     assert "2.1 % of the vectors were interpolated by PIVlab" in recordings.notes
-    assert pickle.loads(pickle.dumps(recordings)).names == ("PIVlab",)
+    assert pickle.loads(pickle.dumps(recordings[0])).name == "PIVlab"
 
 
 def test_units_and_variables_of_pivlab_mat_files(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
     assert note.startswith("columns left out: quality; ")
     kept = table.open_recordings(path, Hints(channels={"quality": "quality"}))[0]
     assert kept.spec.channels == ("u", "p", "quality")
-    assert pickle.loads(pickle.dumps(recordings))[0].name == "wake"
+    assert pickle.loads(pickle.dumps(recordings[0])).name == "wake"
     for channels, found in (({"u": "d"}, "'d'; there are: vel"), ({"u": "p", "s": "p"}, "'p' is")):
         with pytest.raises(SourceError, match=found):
             table.open_recordings(path, Hints(channels=channels))
@@ -199,6 +199,36 @@ def test_comsol_columns_carry_times_and_parameters(tmp_path: Path) -> None:
     assert recordings[0].read()[:, :, 0, 0].tolist() == [[0.0, 1.0], [2.0, 3.0]]
     assert second.length_unit == "m" and second.spec.units == ("m/s", "m/s")
     assert second.source == {"file": "flow.txt", "model": "m.mph"}
+
+
+@pytest.mark.parametrize("unit", ["", " s"])
+@pytest.mark.parametrize("number", ["", "2: "])
+def test_long_comsol_names_are_separated_by_one_blank(
+    tmp_path: Path, unit: str, number: str
+) -> None:
+    times = ("0", "0.1", "0.30000000000000004")
+    names = [f"{c} (m/s) @ {number}t={t}{unit}" for t in times for c in "uv"]
+    header = "% " + "".join(f"{name:24} " for name in ("x", "y", *names))
+    columns = [X + 0.01 * Y**2, Y, *(column + X for column in range(6))]  # scattered
+    path = tmp_path / "flow.txt"
+    path.write_text(header + "\n" + text_of(columns, "   "))
+    (trajectory,) = table.open_recordings(path)
+    assert trajectory.time.tolist() == pytest.approx([0.0, 0.1, 0.3])
+    assert trajectory.spec.channels == ("u", "v") and trajectory.spec.units == ("m/s", "m/s")
+    later, first = trajectory.read()[1, 1], trajectory.read()[0, 0]
+    assert set((later - first)[first.isfinite()].round(decimals=4).tolist()) == {3.0}
+    path.write_text(header.replace("(m/s)", "in m/s") + "\n" + text_of([X, Y, *columns[2:]], " "))
+    with pytest.raises(SourceError, match=r"name for each of the 8 columns.*in m/s"):
+        table.open_recordings(path)
+
+
+@pytest.mark.parametrize("section", ["Grid", "Coordinates"])
+def test_comsol_sections_are_refused_with_what_to_export(tmp_path: Path, section: str) -> None:
+    path = tmp_path / "flow.txt"
+    path.write_text(f"% Version:    COMSOL 6.0\n% {section}\n0 1 2\n0 1\n% Data (u @ t=0)\n1\n2\n")
+    assert table.recognise(path)
+    with pytest.raises(SourceError, match="Spreadsheet"):
+        table.open_recordings(path)
 
 
 def test_curves_are_refused(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_collection_is_read_with_its_times(tmp_path: Path) -> None:
     write_collection(tmp_path / "flow.pvd", entries)
     recordings = vtk.open_recordings(tmp_path / "flow.pvd")
     assert recordings.names == ("flow",)
-    trajectory = pickle.loads(pickle.dumps(recordings))[0]
+    trajectory = pickle.loads(pickle.dumps(recordings[0]))
     assert not isinstance(trajectory.states, torch.Tensor)
     assert_flow(trajectory)
     np.testing.assert_allclose(trajectory.time, 0.05 * np.arange(6))

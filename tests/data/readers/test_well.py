@@ -78,9 +78,9 @@ def test_hints_rename_channels_and_state_units(path: Path) -> None:
         open_recordings(path, Hints(channels={"u": "tracer"}))
 
 
-def test_recordings_can_be_pickled_and_converted(path: Path, tmp_path: Path) -> None:
+def test_trajectories_can_be_pickled_and_converted(path: Path, tmp_path: Path) -> None:
     recordings = open_recordings(path)
-    copy = pickle.loads(pickle.dumps(recordings))[1]
+    copy = pickle.loads(pickle.dumps(recordings[1]))
     assert torch.equal(copy.read(), recordings[1].read())
     write(tmp_path / "native.h5", list(recordings))
     check(tmp_path / "native.h5")

@@ -14,8 +14,6 @@ not uniform the grid counts pixels. Measured points that are not finite are not 
 https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench
 """
 
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -33,7 +31,6 @@ from pibert.data.readers.realpdebench.rows import (
     shard_paths,
 )
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
-from pibert.fields import Trajectory
 from pibert.regular_files import require_regular
 from pibert.textfiles import parse_json, read_text
 
@@ -131,10 +128,10 @@ def open_recordings(
         kind="realpdebench",
         path=subset.path,
         names=tuple(rows),
-        load=partial(_load, rows=rows, options=options),
+        load=lambda name: describe(name, rows[name], **options)[0],
         published_split=None
         if subset.scenario == "airfoil"
-        else partial(published_split, subset.path, frames, window, test_mode),
+        else lambda: published_split(subset.path, frames, window, test_mode),
         notes=(*notes, *describe(first, rows[first], **options)[1]),
     )
 
@@ -199,7 +196,3 @@ def _version(subset: Subset) -> str | None:
             except (OSError, ValueError, KeyError, TypeError):
                 return None
     return None
-
-
-def _load(name: str, *, rows: Mapping[str, Row], options: Mapping[str, Any]) -> Trajectory:
-    return describe(name, rows[name], **options)[0]

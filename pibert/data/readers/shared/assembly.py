@@ -5,7 +5,7 @@ point is valid where all of its values are finite. Fields on other points are lo
 to a uniform grid.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,16 +64,9 @@ def make_recordings(
         kind=kind,
         path=store.path,
         names=names,
-        load=partial(_load_member, plan=plan, names=names, first=first),
+        load=lambda name: first if name == names[0] else plan.build(name, names.index(name))[0],
         notes=(*notes, *roles.notes, *plan.notes, *noticed, *unused),
     )
-
-
-def _load_member(
-    name: str, *, plan: "Plan", names: tuple[str, ...], first: Trajectory
-) -> Trajectory:
-    member = names.index(name)
-    return first if member == 0 else plan.build(name, member)[0]
 
 
 def join(kind: str, path: Path, several: Sequence[Recordings]) -> Recordings:
@@ -83,12 +76,13 @@ def join(kind: str, path: Path, several: Sequence[Recordings]) -> Recordings:
         raise SourceError(f"{path}: two flows are called {twice[0]!r}; rename one of their files")
     loaders = {name: recordings.load for recordings in several for name in recordings.names}
     notes = tuple(dict.fromkeys(note for recordings in several for note in recordings.notes))
-    load = partial(_load_joined, loaders=loaders)
-    return Recordings(kind=kind, path=path, names=tuple(loaders), load=load, notes=notes)
-
-
-def _load_joined(name: str, *, loaders: Mapping[str, Callable[[str], Trajectory]]) -> Trajectory:
-    return loaders[name](name)
+    return Recordings(
+        kind=kind,
+        path=path,
+        names=tuple(loaders),
+        load=lambda name: loaders[name](name),
+        notes=notes,
+    )
 
 
 class Plan:

@@ -198,6 +198,12 @@ def count_words(text: bytes) -> int:
 
 _COMMENT = re.compile(r"^\s*(?:[#%]+|//|!)\s?")
 _QUOTED = re.compile(r'"([^"]*)"')
+_VALUE = r"\w+\s?=\s?[-+.\w]+"
+# COMSOL's "u (m/s) @ t=0.1, Re=100": a long name is separated from the next by one blank.
+_CONDITIONED = [
+    re.compile(rf"[^\s@]+(?: [(\[][^)\]]*[)\]])?(?: @ (?:\d+: )?{value}(?:, {value})*)?")
+    for value in (_VALUE, rf"{_VALUE} [^\s,@]+")
+]
 _HEAD_BYTES = 1 << 16
 
 
@@ -344,6 +350,7 @@ def _find_names(comments: Sequence[str], width: int) -> tuple[str, ...] | None:
         re.split(r"\s{2,}", line),
         re.split(r"(?<=[\])])\s+", line),
         line.split(),
+        *(pattern.findall(line) for pattern in _CONDITIONED if "@" in line),
     ):
         names = [cell.strip().strip("\"'") for cell in cells]
         if any(names) and not names[0]:

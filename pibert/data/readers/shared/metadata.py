@@ -63,24 +63,18 @@ def state_recordings(recordings: Recordings, hints: Hints, *, measured: bool) ->
             "the data state no time between the frames; give it (--dt, in training --set "
             "data.hints.dt=NUMBER)",
         )
-    return replace(
-        recordings,
-        load=partial(_load_stated, recordings=recordings, hints=hints, first=first, notes=notes),
-        notes=tuple(dict.fromkeys((*recordings.notes, *notes))),
-    )
 
+    def load(name: str) -> Trajectory:
+        """Load a trajectory; notes that the first trajectory did not have become warnings."""
+        if name == recordings.names[0]:
+            return first
+        trajectory, noticed = state(recordings[name], hints)
+        for note in noticed:
+            if note not in notes:
+                warn(f"{name}: {note}")
+        return trajectory
 
-def _load_stated(
-    name: str, *, recordings: Recordings, hints: Hints, first: Trajectory, notes: tuple[str, ...]
-) -> Trajectory:
-    """Load a trajectory; notes that the first trajectory did not have become warnings."""
-    if name == recordings.names[0]:
-        return first
-    trajectory, noticed = state(recordings[name], hints)
-    for note in noticed:
-        if note not in notes:
-            warn(f"{name}: {note}")
-    return trajectory
+    return replace(recordings, load=load, notes=tuple(dict.fromkeys((*recordings.notes, *notes))))
 
 
 def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, ...]]:

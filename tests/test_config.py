@@ -17,6 +17,7 @@ from pibert.config import (
     as_plain,
     assignment,
     check,
+    fingerprint,
     first_difference,
     identity,
     parse,
@@ -25,6 +26,7 @@ from pibert.config import (
     with_overrides,
 )
 from pibert.models.pibert import PIBERTConfig
+from pibert.training.settings import Hardware
 from tests.helpers import refused
 
 
@@ -224,6 +226,17 @@ def test_identity_depends_on_values_alone_and_not_on_the_process() -> None:
         env={"PYTHONHASHSEED": "7"},
     )
     assert found.stdout.strip() == identity(PIBERTConfig(dropout=0.1))
+
+
+def test_a_setting_is_read_under_the_name_of_earlier_versions() -> None:
+    hardware = parse(Hardware, {"record": False})
+    assert hardware == Hardware(cuda_graphs=False)
+    assert as_plain(hardware) == as_plain(Hardware()) | {"cuda_graphs": False}
+    # Runs of earlier versions resume: the hash is that of the former name.
+    stored = {"record" if k == "cuda_graphs" else k: v for k, v in as_plain(hardware).items()}
+    assert identity(hardware) == fingerprint(stored)
+    with refused("record"):
+        parse(Hardware, {"record": False, "cuda_graphs": True})
 
 
 def test_schema_lists_kind_default_and_meaning() -> None:

@@ -234,16 +234,18 @@ def test_processes_started_by_torchrun_or_srun_are_counted(monkeypatch: pytest.M
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_run_on_a_gpu_resumes(tmp_path: Path, record: bool, precision: Any) -> None:
-    hardware = Hardware(accelerator="cuda", precision=precision, record=record, profile=True)
+def test_a_run_on_a_gpu_resumes(tmp_path: Path, cuda_graphs: bool, precision: Any) -> None:
+    hardware = Hardware(
+        accelerator="cuda", precision=precision, cuda_graphs=cuda_graphs, profile=True
+    )
     plan: dict[str, Any] = {"dropout": 0.2, "ema": 0.9, "hardware": hardware, "epochs": 4}
     listener = Listener()
     whole, _ = train(tmp_path / "whole", **plan, reporter=listener)
     assert not listener.said
     with pytest.raises(KeyboardInterrupt):
-        # A recording replays kernels, not Python: only the first two pieces of a kind call it.
+        # A graph replays kernels, not Python: only the first two pieces of a kind call it.
         train(tmp_path / "run", **plan, objectives=at_call(2, interrupt))
     model, fitted = train(tmp_path / "run", **plan)
     assert fitted.resumed_from == 1

@@ -52,6 +52,7 @@ def test_inspect_prints_json_that_hints_have_changed(tmp_path: Path) -> None:
     assert facts["parameters"] == {"Re": [100.0, 100.0]}
     named = {channel["name"]: channel for channel in facts["channels"]}
     assert named["v"]["low"] == pytest.approx(1.0) and named["u"]["unit"] == "m/s"
+    assert {"code", "text", "remedy", "severity"} <= set(facts["notes"][0])
 
 
 def test_a_table_without_a_field_is_shown_as_columns(tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ def _read_in_process(
             raise Refusal(code, _as_hints(message.replace(str(path), "the file")))
     arrays, texts = read_safetensors(answer)
     facts = {name: json.loads(text) for name, text in texts.items()}
-    facts["remarks"] = [_as_hints(text) for text in facts["remarks"]]
+    for note in facts["notes"]:
+        note |= {key: _as_hints(note[key]) for key in ("text", "remedy")}
     order = ("fields", "known", "body", "filled").index
     return Answer({name: arrays[name] for name in sorted(arrays, key=order)}, facts)
 

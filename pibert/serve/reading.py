@@ -17,7 +17,7 @@ from pibert.data.provenance import counts_frames, counts_points
 from pibert.data.readers import identify, open_recordings
 from pibert.data.readers.recordings import Hints, SourceError
 from pibert.fields import Trajectory
-from pibert.notes import collecting
+from pibert.notes import as_note, collecting
 from pibert.serve.answers import SAFETENSORS, Answer, encode
 from pibert.serve.limits import MB, Refusal, check_frame_size
 from pibert.serve.recordings import Units, fit_to_models, take_frames
@@ -60,7 +60,7 @@ def read_file(
 
 def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints) -> Answer:
     check_foreign(path, limit)
-    with warnings.catch_warnings(), collecting() as notes:
+    with warnings.catch_warnings(), collecting() as raised:
         warnings.simplefilter("ignore")  # of the libraries that read files
         recordings = open_recordings(path, _kind_of(path), hints, isolate=False)
         if wanted is not None and wanted not in recordings.names:
@@ -68,13 +68,13 @@ def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints
         found = recordings[0 if wanted is None else wanted]
     check_frame_size((len(found.spec.channels), *found.spec.grid.shape), limit)
     fit, changes = fit_to_models(found, units)
-    texts = [*recordings.notes, *map(str, notes), *changes]
+    notes = [*recordings.notes, *raised, *changes]
     if wanted is None and len(recordings) > 1:
-        texts.append(f"the first of {len(recordings)} trajectories")
-    answer = take_frames(fit, 0, None, limit, texts)
+        notes.append(f"the first of {len(recordings)} trajectories")
+    answer = take_frames(fit, 0, None, limit, notes)
     if answer.facts["stop"] < found.num_frames:
         text = f"the first {answer.facts['stop']} of {found.num_frames} frames"
-        answer.facts["remarks"].append(text)
+        answer.facts["notes"].append(as_note(text).to_dict())
     return Answer(answer.arrays, answer.facts | _unknown(found, recordings.kind, hints, answer))
 
 

@@ -88,7 +88,7 @@ def test_the_server_uses_a_calibration_from_another_folder(alone: ServerProcess)
     body = {"fields": own.read(slice(0, 2)).tolist(), "parameters": dict(own.parameters)}
     answer = alone.client.post("/v1/step", json=body | {"level": 0.8}).json()
     low, high = (np.asarray(answer[name], float) for name in ("low", "high"))
-    assert (high - low)[..., 0, 0].min() > 0 and answer["alarm"]["p"] > 0
+    assert (high - low)[..., 0, 0].min() > 0 and answer["ood"]["p"] > 0
 
 
 def test_a_rollout_under_way_is_finished_after_sigterm(models: Path):

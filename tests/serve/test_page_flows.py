@@ -67,7 +67,7 @@ FILES: dict[str, tuple[bytes, str | None, str | None]] = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_unlike_the_model_works_or_is_refused_with_the_reason(lonely: Visit, name: str):
-    data, remark, refused = FILES[name]
+    data, note, refused = FILES[name]
     lonely.send(f"{name}.npy", data)
     lonely.page.click("#run")
     if refused is not None:
@@ -75,7 +75,7 @@ def test_a_file_unlike_the_model_works_or_is_refused_with_the_reason(lonely: Vis
         return
     lonely.wait()
     expect(lonely.find("#message")).to_be_hidden()
-    expect(lonely.find("#badges")).to_contain_text(re.compile(re.escape(remark or ""), re.I))
+    expect(lonely.find("#badges")).to_contain_text(re.compile(re.escape(note or ""), re.I))
     expect(lonely.find("#badges")).not_to_contain_text("pibert.")  # remedies are not in Python
     canvas = lonely.find("figure[data-panel=prediction0] canvas").first
     expect(canvas).to_have_attribute("aria-label", re.compile(r"^Prediction .*: \S+ to \S+"))

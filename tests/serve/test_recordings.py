@@ -75,7 +75,8 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     fields[1, 0, 2, 3] = np.nan
     status, found = opened(alive, as_npy(fields))
     assert status == 200 and found["channels"] == ["u", "v"]
-    assert found["remarks"] == ["the file names no channels: its 2 are assumed to be u, v"]
+    (note,) = found["notes"]
+    assert note["text"] == "the file names no channels: its 2 are assumed to be u, v"
     assert found["fields"][1][0][2][3] is None and found["known"][1][2][3] == 0
     np.testing.assert_allclose(found["fields"][0], fields[0], rtol=1e-6)
 
@@ -91,16 +92,16 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     assert status == 200 and found["channels"] == ["a", "b"] and found["dt"] == 0.5
     assert found["grid"] == {"shape": [4, 5], "dx": 2.0, "dy": 3.0, "x0": None, "y0": None}
     assert found["parameters"] == {"Re": 7.0}
-    assert found["remarks"] == []
+    assert found["notes"] == []
 
 
 def test_channels_without_names_are_counted_and_frames_are_not_channels(alive: ServerProcess):
-    for shape, channels, frames, remark in (
+    for shape, channels, frames, text in (
         ((5, 3, 4, 5), ["u", "v", "p"], 5, "assumed to be u, v, p"),
         ((2, 4, 5), ["u", "v"], 1, "one frame (channel, y, x)"),
     ):
         status, found = opened(alive, as_npy(np.ones(shape)))
-        assert status == 200 and remark in found["remarks"][0]
+        assert status == 200 and text in found["notes"][0]["text"]
         assert (found["channels"], found["frames"]) == (channels, frames)
     status, found = opened(alive, as_npy(np.ones((40, 8, 12))), name="p.npy")
     assert status == 200 and (found["channels"], found["frames"]) == (["p"], 40)
@@ -128,7 +129,7 @@ def test_a_native_file_is_opened(alive: ServerProcess, tmp_path: Path):
     data = (tmp_path / "own.h5").read_bytes()
     status, found = opened(alive, data)
     assert status == 200 and found["name"] == "wave-0" and found["frames"] == 12
-    assert found["remarks"] == ["the first of 2 trajectories"]
+    assert [note["text"] for note in found["notes"]] == ["the first of 2 trajectories"]
     status, found = opened(alive, data, trajectory="wave-1")
     assert found["parameters"]["Re"] == pytest.approx(own[1].parameters["Re"])
     status, found = opened(alive, data, trajectory="wave-9")
@@ -231,5 +232,5 @@ def test_a_file_in_other_units_is_brought_to_metres_and_seconds(alive: ServerPro
     assert found["grid"]["x0"] == pytest.approx(-0.015)
     assert found["grid"]["y0"] is None
     assert (found["dt"], found["t0"]) == pytest.approx((0.1, 0.007))
-    (note,) = found["remarks"]
-    assert "length mm -> m, time ms -> s, u mm/s -> m/s, v mm/s -> m/s" in note
+    (note,) = found["notes"]
+    assert "length mm -> m, time ms -> s, u mm/s -> m/s, v mm/s -> m/s" in note["text"]

@@ -87,7 +87,7 @@ def test_time_steps_are_those_of_the_publishers_loaders(tmp_path: Path) -> None:
     assert open_recordings(tmp_path / "dam")[0].time.tolist() == pytest.approx([0, 0.1, 0.2])
     recordings = open_recordings(tmp_path / "cylinder")
     assert recordings[0].spec.dt == 0.001
-    assert any("0.1 s" in remark for remark in recordings.notes)
+    assert any("0.1 s" in note for note in recordings.notes)
     stated = readers.open_recordings(tmp_path / "cylinder", "cfdbench", Hints(dt=0.1))[0]
     assert stated.spec.dt == 0.1 and stated.source["frame_interval"] == 0.001
     with pytest.raises(SourceError, match="u=w; .*u=u, v=v"):

@@ -47,7 +47,7 @@ def test_raw_surfaces_are_read_with_the_times_of_their_folders(tmp_path: Path) -
         recordings = openfoam.open_recordings(path)
         assert recordings.names == ("mid_z",)
         assert_flow(recordings[0])
-        assert any("p_rgh" in remark for remark in recordings.notes)
+        assert any("p_rgh" in note for note in recordings.notes)
     np.testing.assert_allclose(recordings[0].time, T)
     assert_flow(pickle.loads(pickle.dumps(recordings))[0])
     write(tmp_path / "flow.h5", list(recordings))

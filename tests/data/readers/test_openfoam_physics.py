@@ -159,7 +159,7 @@ def test_iterations_of_a_steady_solver_are_not_seconds(case: Path, scheme: str) 
     state(case, "system/fvSchemes", f"ddtSchemes {{ default {scheme}; }}")
     recordings = open_recordings(case)
     assert recordings[0].time_unit is None and recordings[0].length_unit == "m"
-    assert any("times count iterations" in remark for remark in recordings.notes)
+    assert any("times count iterations" in note for note in recordings.notes)
 
 
 def test_turbulence_quantities_and_components_are_not_flow_channels(case: Path) -> None:
@@ -168,7 +168,7 @@ def test_turbulence_quantities_and_components_are_not_flow_channels(case: Path) 
             write_field(case / time / name, VECTORS[:, 0], "0 0 -1 0 0 0 0")
     recordings = open_recordings(case)
     assert recordings[0].spec.channels == ("u", "v", "p")
-    assert any("not read: Ux, Uz, k, omega;" in remark for remark in recordings.notes)
+    assert any("not read: Ux, Uz, k, omega;" in note for note in recordings.notes)
     named = Hints(channels={"u": "U_x", "v": "U_y", "omega": "omega"})
     (kept,) = open_recordings(case, hints=named)
     assert kept.spec.channels == ("u", "v", "omega")

@@ -203,9 +203,9 @@ def test_the_elastic_cylinder_is_at_rest_and_another_view_has_no_body(tmp_path: 
     body = recordings[0].body
     assert isinstance(body, torch.Tensor)
     assert body[64, 54:79].all() and not body[64, 53] and not body[64, 79]
-    assert any("at rest" in remark for remark in recordings.notes)
+    assert any("at rest" in note for note in recordings.notes)
     other = open_recordings(arrow(tmp_path, [Flow(name="1800", shape=(2, 20, 32))]))
-    assert other[0].body is None and any("no body" in remark for remark in other.notes)
+    assert other[0].body is None and any("no body" in note for note in other.notes)
 
 
 def test_rows_stored_from_the_top_are_reversed(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_rows_stored_from_the_top_are_reversed(tmp_path: Path) -> None:
     assert trajectory.length_unit is None  # not stated: guessed in a note at most
     assert isinstance(body, torch.Tensor)
     assert body[63 - 41 : 63 - 22, 32].all() and body[:, 32].sum() == 19
-    assert any("rows were reversed" in remark for remark in recordings.notes)
+    assert any("rows were reversed" in note for note in recordings.notes)
 
 
 def test_swapped_and_uneven_coordinates_are_noticed(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_swapped_and_uneven_coordinates_are_noticed(tmp_path: Path) -> None:
     uneven = Flow(name="2", shape=SHAPE, changes={"x": (x**2).tobytes()})
     for flow, words in ((swapped, "swapped axes"), (uneven, "not uniform")):
         recordings = open_recordings(arrow(tmp_path / flow.name, [flow]))
-        assert any(words in remark for remark in recordings.notes)
+        assert any(words in note for note in recordings.notes)
         assert recordings[0].spec.grid.dx == pytest.approx(0.03 / 4.5)  # the body of 4.5 points
 
 
@@ -291,7 +291,7 @@ def test_a_shard_cut_between_rows_is_noted(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:end])
     recordings = open_recordings(folder)
     assert len(recordings) == 3
-    assert any("may be missing" in remark for remark in recordings.notes)
+    assert any("may be missing" in note for note in recordings.notes)
 
 
 COUNT = 4 * 50 * 16 * 32

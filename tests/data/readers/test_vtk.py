@@ -108,7 +108,7 @@ def test_values_of_cells_lie_at_their_centres(tmp_path: Path, suffix: str) -> No
     path = tmp_path / f"flow{suffix}"
     write_xml(path, (edges(X), edges(Y), Z), data(), on_cells=True)
     assert_plane(opened(path))
-    assert any("cells" in remark for remark in vtk.open_recordings(path).notes)
+    assert any("cells" in note for note in vtk.open_recordings(path).notes)
     if suffix == ".vtr":  # one layer of cells is a plane
         write_xml(path, (edges(X), edges(Y), np.array([0.0, 1.0])), data(), on_cells=True)
         assert_plane(opened(path))
@@ -120,7 +120,7 @@ def test_other_planes_become_x_and_y(tmp_path: Path, suffix: str, plane: str) ->
     path = tmp_path / f"flow{suffix}"
     write_xml(path, {"xz": (X, Z, Y), "yz": (Z, X, Y)}[plane], data(plane=plane))
     assert_plane(opened(path))
-    assert any(f"the plane is {plane}" in remark for remark in vtk.open_recordings(path).notes)
+    assert any(f"the plane is {plane}" in note for note in vtk.open_recordings(path).notes)
 
 
 def test_rotated_images_are_refused(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_first_of_two_layers_of_points_is_read_with_a_note(tmp_path: Path) -
         path = tmp_path / f"flow{suffix}"
         write_xml(path, (X, Y, np.array([0.0, 1.0])), both)
         assert_plane(opened(path))
-        assert any("two layers along z" in remark for remark in vtk.open_recordings(path).notes)
+        assert any("two layers along z" in note for note in vtk.open_recordings(path).notes)
 
 
 def test_a_collection_is_read_with_its_times(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """The command line: what it prints, what it leaves behind, and how it says no."""
 
 import json
-import resource
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -120,24 +118,16 @@ def test_convert_cuts_frames_and_a_region_and_joins_its_own_files(tmp_path: Path
     ("words", "named"),
     [
         ("inspect absent.npz", "absent.npz: there is no such file"),
-        ("inspect notes.md", "notes.md: a file of no known kind"),
         ("inspect broken.npz", "broken.npz"),
         ("inspect shear.flow.npz --kind numpy", "unknown kind 'numpy'"),
         ("inspect shear.flow.npz --dt -1", "dt must be positive, found -1"),
-        ("inspect shear.flow.npz --parameter Re=x", "--parameter takes NAME=NUMBER"),
-        ("inspect shear.flow.npz --picture x.gif", ".png"),
-        ("convert shear.flow.npz out.h5 --size 8", "--size takes ROWSxCOLUMNS"),
         ("convert shear.flow.npz out.h5 --keep w", "['w']"),
-        ("convert shear.flow.npz out.csv", ".h5"),
         ("convert shear.flow.npz out.h5 --frames 9", "--frames takes a range"),
-        ("convert shear.flow.npz out.h5 --crop z=0:1", "--crop takes one of x, y"),
         ("convert shear.flow.npz out.h5 --scenario fsi", "kind 'arrays' has no option scenario"),
         ("convert shear.flow.npz shear.flow.npz", "is the input or a file of it"),
         ("convert shear.flow.npz notes.md", "notes.md exists; add --overwrite"),
-        ("convert shear.flow.npz . --overwrite", "is a folder"),
         ("convert shear.flow.npz /proc/x.h5", "/proc/x.h5: cannot write"),
         ("convert shear.flow.npz locked.h5 --overwrite", "locked.h5 is read-only"),
-        ("generate heat --out a.nc", ".h5"),
         ("generate hat", "'hat'"),
         ("generate heat --set sise=3", "'sise'"),
         ("generate heat --samples 1 --out /proc/x.h5", "/proc/x.h5"),
@@ -249,9 +239,7 @@ def test_impossible_downloads_are_refused(
     refusals: dict[tuple[Word, ...], str] = {
         ("foil", "--to", tmp_path, *source): "'foil'",
         ("fsi", "--to", tmp_path, "--from", tmp_path / "a"): "no such folder",
-        ("fsi", "--to", tmp_path, "--kind", "fake"): "--kind takes one of",
         ("fsi", "--to", tmp_path, *source, "--revision", "x"): "not for a folder",
-        ("fsi", "--to", "/proc/x", *source): "/proc/x",
     }
     for words, named in refusals.items():
         assert named in refusal(*start, *words)
@@ -357,11 +345,9 @@ def test_cavities_can_be_written_as_cases_of_cfdbench(cavities: Path, tmp_path: 
     for words, named in {
         (*arguments, *cavity): "exists; remove it",
         arguments: "needs --problem, one of cavity",
-        (*arguments, "--problem", "foil"): "--problem takes one of",
         (*arguments, "--problem", "tube", "--size", "8x8"): "--keep and --size",
         (*arguments, "--problem", "cylinder"): "expected a body",
         ("convert", cavities, "x.h5", "--problem", "dam"): "goes with --to cfdbench",
-        ("convert", cavities, "x.h5", "--to", "vtk"): "--to takes one of",
     }.items():
         assert named in refusal(*words)
     assert contents(tmp_path) == before and not (tmp_path / "new" / "cylinder").exists()
@@ -377,26 +363,7 @@ def test_clean_fields_can_be_measured_as_they_are_converted(cavities: Path, tmp_
     velocities = clean.read(channels=(0, 1)).movedim(1, -1)
     assert torch.equal(measured.read().movedim(1, -1)[known], velocities[known])
     for wrong, named in {
-        "fog=1": "window, noise",
         "window=1.5": "whole number",
-        "window": "NAME=NUMBER",
         "missing=2": "share from 0 to 1",
     }.items():
         assert named in refusal("convert", cavities, out, "--piv", wrong)
-
-
-def test_a_full_disk_leaves_nothing_behind(cavities: Path, tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    out, cases = tmp_path / "out.h5", tmp_path / "cases"
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
-        native = refusal("convert", cavities, out)
-        other = refusal("convert", cavities, cases, "--to", "cfdbench", "--problem", "cavity")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
-    assert f"{out}: cannot write: File too large; nothing was changed" in native
-    assert "case0000: cannot write: " in other
-    assert list(tmp_path.iterdir()) == []

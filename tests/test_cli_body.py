@@ -53,14 +53,6 @@ def test_inspect_advises_how_to_mark_a_body(wake: Path, tmp_path: Path) -> None:
     assert "zero vectors" not in [item["topic"] for item in same["problems"]]
 
 
-def test_a_wrong_region_is_refused_and_nothing_is_written(wake: Path, tmp_path: Path) -> None:
-    result = run("convert", wake, tmp_path / "out.h5", "--body", "circle:9,9,1")
-    assert result.exit_code == 2, result.output
-    assert "wake.npz: --body circle:9,9,1 covers no point" in result.stderr
-    assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["wake.npz"]
-
-
 @pytest.mark.parametrize("body", ["zeros", ["zeros"], ["circle:1,1.2,0.45"]])
 def test_a_plan_states_a_body_among_its_hints(wake: Path, body: str | list[str]) -> None:
     shares = Shares(train=0.5, valid=0.25)

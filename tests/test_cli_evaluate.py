@@ -17,7 +17,6 @@ from pibert.data.provenance import predicted_source
 from pibert.data.resample import represent
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.experiments import load_experiment, run
-from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import prepare
 from pibert.experiments.held_out import as_trained
 from pibert.inference import load, model_file
@@ -240,41 +239,6 @@ def test_hints_on_training_data_carry_over_except_facts_of_one_recording(
     with pytest.warns(InputWarning, match="length_unit = m; give"):
         plan = as_trained(predictor, data, {"hints": {"dt": 0.2}})
     assert plan.hints == {"unit": "m/s", "dt": 0.2, "length_unit": "m"}
-
-
-def test_notes_of_the_reader_appear_in_training_and_evaluation(
-    in_metres: Path, tmp_path: Path
-) -> None:
-    x, y = np.meshgrid(16.0 * np.arange(1, 13), 16.0 * np.arange(1, 9))
-    waves = np.sin(np.arange(40)[:, None, None] + 0.1 * x + 0.05 * y)
-    np.savez(tmp_path / "a.npz", u=waves, v=np.cos(waves), x=x[0], y=y[:, 0])
-    config = DataConfig(path=str(tmp_path / "a.npz"), split="time")
-    with pytest.warns(InputWarning, match="positions 16 x 16 apart look like pixels"):
-        prepare(config)
-    refused = call("evaluate", in_metres, "--data", tmp_path / "a.npz", "--out", tmp_path / "s")
-    assert "look like pixels (lengths in m" in refused.output
-
-
-def test_every_component_has_its_own_unit(tmp_path: Path) -> None:
-    flows = []
-    for number in range(6):
-        states = random_states(9, 3, *SHAPE, seed=number)
-        flow = make_trajectory(f"flow {number}", states=states, channels=("u", "v", "p"))
-        flows.append(replace(flow, spec=replace(flow.spec, units=("m/s", "m/s", "m2/s2"))))
-    write(tmp_path / "flows.h5", flows)
-    plan = PLAN.replace('case = "turbulence"', f'path = "{tmp_path / "flows.h5"}"')
-    (tmp_path / "plan.toml").write_text(re.sub("recipe = .*", "", plan))
-    folder = run(load_experiment(tmp_path / "plan.toml"), tmp_path / "run").folder
-    told = call("evaluate", folder)
-    assert told.exit_code == 0, told.output
-    (row,) = (line for line in told.stdout.splitlines() if " rmse " in line)
-    name, *cells = (cell.strip() for cell in row.strip("│┃ ").split("│"))
-    assert name == "rmse"
-    units = [cell.partition(" ")[2] for cell in cells]
-    header = next(line for line in told.stdout.splitlines() if " metric " in line)
-    components = [cell.strip() for cell in header.strip("┃ ").split("┃")][1:]
-    expected = {"u": "m/s", "v": "m/s", "p": "m2/s2", "|u|": "m/s", "all": ""}
-    assert dict(zip(components, units, strict=True)) == expected
 
 
 def test_filled_points_are_counted_and_not_scored(folder: Path, tmp_path: Path) -> None:

@@ -295,11 +295,8 @@ def test_impossible_predictions_are_refused_in_one_line(tmp_path: Path, model: P
     refusals: dict[tuple[Word, ...], str] = {
         ("rollout", source, *given, "--trajectory", "b"): "'b'; there are: a",
         ("rollout", source, *given, "--start", 6): "from 0 to 5",
-        ("rollout", source, *given, "--parameter", "Ma=1"): "has no Ma",
         ("rollout", source, "--model", model, "--out", "flow.dat"): "ends in .h5",
         ("rollout", source, "--model", model, "--overwrite", "--out", source): "is the input",
-        ("rollout", source, *given, "--out", out): "named twice",
-        ("rollout", source, *given, "--out", tmp_path / "b.h5", "--format", "nc"): "one --out",
         ("rollout", source, *given, "--format", "nc"): "promises .h5 but --format is nc",
         ("rollout", source, *given, "--show", "1"): "--show",
         ("predict", short, "--model", two, "--out", out): "the 2 consecutive frames",

@@ -119,20 +119,6 @@ def test_an_evaluation_stops(
     assert not (out / "evaluation" / "scores.json").exists()
 
 
-def test_an_interrupted_import_is_reported_as_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def garble(*_: Any, **__: Any) -> None:
-        try:
-            sending(signal.SIGTERM)()
-        except KeyboardInterrupt:
-            raise ImportError("the core of numpy could not be imported") from None
-
-    monkeypatch.setattr("pibert.inference.shipped_models", garble)
-    result = run("info")
-    assert (result.exit_code, result.stderr) == (143, "interrupted\n")
-
-
 def test_an_interrupt_that_c_code_would_forget_is_sent_again() -> None:
     class Careless:
         def __del__(self) -> None:

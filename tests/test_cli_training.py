@@ -1,6 +1,5 @@
 """The training commands: settings are shown or refused; runs are made, stopped and taken up."""
 
-import io
 import json
 import math
 import os
@@ -8,20 +7,17 @@ import re
 import signal
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from pibert import config
 from pibert.cli.config import to_toml
 from pibert.cli.terminal import is_first_process
-from pibert.cli.train import TrainingProgress, _summarise
+from pibert.cli.train import TrainingProgress
 from pibert.data.format import write
-from pibert.experiments import Experiment, Finished, load_experiment
-from pibert.training.settings import Fitted
+from pibert.experiments import Experiment, load_experiment
 from tests.command import refusal, run, well
 from tests.data.helpers import make_trajectory
 
@@ -130,68 +126,12 @@ def test_settings_are_listed_with_default_and_meaning() -> None:
 # Progress
 
 
-def record(epoch: int, **others: Any) -> dict[str, Any]:
-    losses = {"train": {"loss": 0.5}, "valid": {"loss": 0.25}}
-    rates = {"seconds": 2.0, "samples_per_second": 24000.0}
-    return {"kind": "epoch", "epoch": epoch, **losses, **rates, **others}
-
-
-def told(progress: TrainingProgress, output: io.StringIO) -> str:
-    """What is printed while a run of two stages comes on."""
-    with progress:
-        progress.simulated(2.5)
-        for done in (0, 3):  # pretraining, then a training that is resumed
-            progress.start(6, done)
-            progress.step(done + 1, 0.125)
-            progress.epoch(record(1, best=True))
-            progress.say("could not write [this]")
-    return output.getvalue()
-
-
-def test_a_terminal_shows_a_bar_and_a_line_per_epoch() -> None:
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=140, color_system=None)
-    text = told(TrainingProgress(console), output)
-    line = "epoch    1  train 5.0000e-01  valid 2.5000e-01  2.0 s  24,000 samples/s  best so far"
-    assert text.count(line) == 2 and text.count("Note: could not write [this]") == 2
-    assert "step 4/6" in text and "loss 1.250e-01" in text and "simulating" in text
-
-
-def test_a_log_gets_the_first_and_last_epoch_and_a_line_every_half_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = iter(range(0, 1000, 5))
-    monkeypatch.setattr("pibert.cli.train.time.monotonic", lambda: float(next(clock)))
-    output = io.StringIO()
-    with TrainingProgress(Console(file=output, force_terminal=False)) as progress:
-        progress.describe(["Model: tiny"])
-        progress.start(40, 0)
-        for epoch in range(1, 21):
-            progress.step(2 * epoch, 0.125)
-            progress.epoch(record(epoch, step=2 * epoch))
-        progress.say("could not write [this]")
-    lines = output.getvalue().splitlines()
-    assert lines[0] == "Model: tiny" and lines[-1] == "Note: could not write [this]"
-    assert lines[1].startswith("epoch    1") and lines[-2].startswith("epoch   20")
-    assert 6 < len(lines) < 15
-
-
-def test_other_processes_are_silent(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    told(TrainingProgress(), io.StringIO())
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(
     ("variables", "first"),
     [
         ({}, True),
-        ({"RANK": "0", "LOCAL_RANK": "0"}, True),
         ({"RANK": "4", "LOCAL_RANK": "0"}, False),
         ({"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "1"}, True),  # torchrun inside srun
-        ({"LOCAL_RANK": "1"}, False),
         ({"NODE_RANK": "1", "LOCAL_RANK": "0"}, False),
         ({"SLURM_PROCID": "3", "SLURM_LOCALID": "0"}, False),
     ],
@@ -207,28 +147,6 @@ def test_the_first_process_is_known(
 
 
 # Runs
-
-
-def test_a_best_epoch_far_from_the_last_is_reported_as_overfitting(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def notes(best: int, epochs: int) -> str:
-        fitted = Fitted(
-            metrics={"reconstruction": 0.1, "persistence": 0.2, "skill": 0.5},
-            best_epoch=best,
-            epochs=epochs,
-            steps=epochs,
-            stopped_early=False,
-            resumed_from=None,
-        )
-        _summarise(Finished(tmp_path, fitted, validated=True, longest_rollout=0))
-        return capsys.readouterr().err
-
-    card = {"trained": {"forward": True, "reconstruct": False}}
-    monkeypatch.setattr("pibert.inference.load", lambda folder: SimpleNamespace(card=card))
-    late = notes(8, 40)
-    assert "epoch 8 of 40" in late and "--set training.epochs=8" in late
-    assert notes(30, 40) == notes(2, 4) == ""
 
 
 def test_a_model_no_better_than_persistence_gets_a_note(tiny: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pibert
 from pibert.comparison import jobs
 from pibert.comparison.jobs import carry_out
 from pibert.comparison.plan import Candidate, Comparison, Job
-from pibert.comparison.results import gather, shares_device
+from pibert.comparison.results import gather
 from pibert.evaluation.scores import read_card, read_scores
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.run import run
@@ -163,17 +163,6 @@ def test_predictions_that_are_not_finite_fail_their_run(
     ((job, message),) = carry_out(short, tmp_path / "out", MemoryWatcher()).items()
     assert job.candidate == "fno2d"
     assert "expected finite predictions" in message and "samples 0 to" in message
-
-
-def test_the_largest_number_of_runs_on_a_device_is_stored(carried: Carried, tmp_path: Path) -> None:
-    assert [jobs._note_sharing(tmp_path, count) for count in (1, 3, 2)] == [1, 3, 3]
-    for damaged in (b"", b"many", b"\xff"):
-        (tmp_path / jobs.CONCURRENCY).write_bytes(damaged)
-        assert jobs._note_sharing(tmp_path, 2) is None
-    runs = {(own["model"], own["seed"]): own for own in carried.results["runs"]}
-    assert runs["pibert", 3]["at_a_time"] == 1 and runs["pibert", 3]["shared_device"] is False
-    for count, shared in ((4, True), (1, False), (None, None)):
-        assert shares_device({"at_a_time": count}) is shared
 
 
 def test_a_finished_run_can_enter_as_it_is(carried: Carried, tmp_path: Path, quick: None) -> None:

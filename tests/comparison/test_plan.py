@@ -113,18 +113,11 @@ def with_own(**settings: Any) -> dict[str, Candidate]:
         (lambda: comparison_of(DATA, candidates={}), ("one candidate", 0)),
         (lambda: comparison_of(DATA, reference="nobody"), ("'nobody'", "pibert")),
         (
-            lambda: comparison_of(DATA, candidates={"a/b": candidate("dmd")}, reference="a/b"),
-            ("a/b",),
-        ),
-        (
             lambda: comparison_of(replace(DATA, shares=Shares(train=0.7, valid=0.0))),
             ("'waves'", "valid"),
         ),
         (lambda: Candidate(model=ModelConfig(name="fno3d")), ("'fno3d'", "pibert")),
-        (lambda: Candidate(model=ModelConfig(name="fno2d", preset="big")), ("'big'", "fno2d")),
         (lambda: Tuning(learning_rates=(1e-3, 1e-3)), ("learning_rates", 0.001)),
-        (lambda: Tuning(budget=1.5), ("budget", 1.5)),
-        (lambda: tuned(reuse={"b": "d"}), ("'d'", "a, b, c")),
         (lambda: tuned(reuse={"b": "a", "c": "b"}), ("'c'", "'b'", "'a'")),
         (
             lambda: comparison_of(DATA, candidates=with_own(learning_rate=1e-4), tuning=Tuning()),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import pibert
 from pibert.comparison.plan import Job
-from pibert.comparison.results import CURVE_COLUMNS, gather, ranking, read_results, refuse_unlike
+from pibert.comparison.results import gather, ranking, read_results, refuse_unlike
 from pibert.comparison.rows import rows_of
 from pibert.evaluation.scores import Scores, read_scores, save_scores
 from pibert.experiments import evaluation
@@ -212,9 +212,7 @@ def pair(carried: Carried) -> dict[Job, Scores]:
     ("facts", "named"),
     [
         ({"source": {"path": "other.h5"}}, ("source.path", "waves.h5", "other.h5")),
-        ({"split": {"test": [[0, 0, None]]}}, ("split.test",)),
         ({"normalizer": {"mean": [0.0, 0.0], "std": [1.0, 1.0]}}, ("normalizer.mean", "[0.0")),
-        ({"test_frames": 7}, ("test_frames", 180, 7)),
         ({"spec": {"units": ["1", "1"]}}, ("units",)),
     ],
 )
@@ -235,29 +233,6 @@ def test_runs_evaluated_on_other_frames_are_refused(pair: dict[Job, Scores]) -> 
     pair[second] = replace(pair[second], arrays=dict(pair[second].arrays) | frames)
     with refused("fno2d-1", "persistence-3", "frames"):
         refuse_unlike(pair)
-
-
-def test_every_epoch_of_every_run_has_a_row(carried: Carried) -> None:
-    with (carried.out / "curves.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == CURVE_COLUMNS
-    own = [row for row in rows if (row["model"], row["seed"]) == ("pibert", "1")]
-    assert [row["stage"] for row in own] == ["pretraining"] * 2 + ["training"] * 3
-    folder = Job("waves", "pibert", 1).folder(carried.out)
-    lines = [json.loads(text) for text in (folder / "log.jsonl").read_text().splitlines()]
-    epochs = [line for line in lines if line["kind"] == "epoch"]
-    for row, line in zip(own[2:], epochs, strict=True):
-        assert int(row["epoch"]) == line["epoch"] and int(row["step"]) == line["step"]
-        assert float(row["learning_rate"]) == line["learning_rate"]
-        assert float(row["train_loss"]) == line["train"]["loss"]
-        assert float(row["valid_error"]) == line["valid"]["reconstruction"]
-        assert row["best"] == str(int(line["best"]))
-    size = lines[0]["samples_per_epoch"]
-    assert [int(row["samples"]) for row in own] == [size * n for n in range(1, 6)]
-    elapsed = [float(row["elapsed"]) for row in own]
-    assert elapsed == sorted(elapsed)
-    assert elapsed[-1] == pytest.approx(sum(float(row["seconds"]) for row in own), abs=0.01)
-    assert not any(row["model"] == "persistence" for row in rows)
 
 
 def made_scores(carried: Carried, job: Job, number: float, error: Tensor) -> Scores:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,10 +14,9 @@ from torch import Tensor
 from pibert.data.convert import convert
 from pibert.data.format import Reader, check, write
 from pibert.data.readers import open_recordings
-from pibert.data.readers.recordings import Hints
 from pibert.data.resample import Region
 from pibert.fields import Trajectory, read_mask
-from tests.data.helpers import SHAPE, SHARED, disc, make_trajectory, random_states, recorded
+from tests.data.helpers import SHAPE, disc, make_trajectory, random_states, recorded
 
 
 class Lazy:
@@ -81,23 +79,6 @@ def test_values_that_are_not_finite_become_missing_points_frame_by_frame(tmp_pat
         convert(recorded(nothing), tmp_path / "nothing.h5")
 
 
-def test_frames_and_channels_are_chosen_and_recorded(tmp_path: Path) -> None:
-    original = make_trajectory(frames=11, channels=("u", "v", "p"))
-    other = make_trajectory("b", frames=11, channels=("u", "v", "p"), seed=1)
-    out = convert(
-        recorded(original, other),
-        tmp_path / "out.h5",
-        names=["b"],
-        stride=3,
-        max_frames=2,
-        channels=["p", "u"],
-    )
-    (copy,) = Reader(out)
-    torch.testing.assert_close(copy.read(), other.read(slice(0, 6, 3), [2, 0]))
-    assert copy.spec.dt == pytest.approx(0.15)
-    assert copy.local["stride"] == 3 and copy.local["channels"] == ["p", "u"]
-
-
 def test_a_region_in_the_units_of_the_source_and_a_stretch_of_frames_are_cut(
     tmp_path: Path,
 ) -> None:
@@ -157,31 +138,3 @@ def test_units_are_converted_and_noted_once(tmp_path: Path) -> None:
     kept = Reader(out)["b"]
     torch.testing.assert_close(kept.read(), original.read(), rtol=0, atol=0)
     assert kept.length_unit == "mm" and kept.spec.units == ("mm/s", "mm/s") and notes == [note]
-
-
-def test_the_jet_is_converted_to_metres_if_its_velocity_has_a_unit(tmp_path: Path) -> None:
-    path = SHARED / "jet_piv_train.npz"
-    if not path.is_file():
-        pytest.skip("no ../shared/data/jet_piv_train.npz in this checkout")
-    stated = open_recordings(path, hints=Hints(unit="m/s"))
-    (copy,) = Reader(convert(stated, tmp_path / "a.h5", max_frames=2))
-    assert copy.length_unit == "m" and copy.spec.grid.dx == pytest.approx(1e-3 / 3, rel=1e-3)
-    assert copy.spec.grid.origin == pytest.approx((-0.000992, 0.009792), abs=1e-6)
-    torch.testing.assert_close(copy.read(), stated[0].read(slice(0, 2)).float())
-    (copy,) = Reader(convert(open_recordings(path), tmp_path / "b.h5", max_frames=2))
-    assert copy.length_unit == "mm" and copy.spec.grid.dx == pytest.approx(1 / 3, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("hints", "expected"), [({}, True), ({"unit": "m/s", "length_unit": "m"}, False)]
-)
-def test_a_velocity_without_units_is_noted_as_dimensionless(
-    tmp_path: Path, hints: dict[str, Any], expected: bool
-) -> None:
-    axes: dict[str, Any] = {"x": 0.1 * np.arange(7), "y": 0.1 * np.arange(5), "t": np.arange(3.0)}
-    u, v = random_states(3, 2, *SHAPE).unbind(1)
-    np.savez(tmp_path / "a.npz", u=u, v=v, **axes)
-    notes: list[str] = []
-    recordings = open_recordings(tmp_path / "a.npz", hints=Hints(**hints))
-    convert(recordings, tmp_path / "a.h5", on_note=notes.append)
-    assert any("treated as dimensionless" in note for note in notes) is expected

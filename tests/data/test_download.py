@@ -1,13 +1,11 @@
 """Downloads from the hub and from a folder laid out like it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pibert.data import download as module
 from pibert.data.download import (
     DownloadError,
     FolderHub,
@@ -77,52 +75,6 @@ def test_existing_files_are_not_fetched_again(mirror: Path, tmp_path: Path) -> N
     assert paths(plan.missing) == {"version.json"} and plan.present_bytes == 6010
     assert shard.stat().st_mtime_ns == before
     assert (root / "version.json").stat().st_size == 30
-
-
-def test_an_interrupted_copy_leaves_no_target_and_can_be_repeated(
-    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, hub = tmp_path / "data", FolderHub(mirror)
-    monkeypatch.setattr(module, "_COPY_BYTES", 1000)
-
-    def interrupt(done: int, total: int) -> None:
-        if done >= 3000:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        download(root, "fsi", what="fields", hub=hub, on_progress=interrupt)
-    target = root / "fsi/hf_dataset/real/data-00000-of-00001.arrow"
-    assert not target.exists()
-    download(root, "fsi", what="fields", hub=hub)
-    assert list(target.parent.iterdir()) == [target]
-    assert target.read_bytes() == (mirror / target.relative_to(root)).read_bytes()
-
-
-def test_a_full_disk_is_noticed_before_anything_is_fetched(
-    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=5999))
-    with pytest.raises(DownloadError, match=r"6.0 kB are to be fetched, .* has 6.0 kB left"):
-        download(tmp_path / "data", "fsi", what="fields", hub=FolderHub(mirror))
-    assert not (tmp_path / "data").exists()
-
-
-def test_wrong_names_are_reported(mirror: Path, tmp_path: Path) -> None:
-    with pytest.raises(DownloadError, match=r"'foil'; there are: \['cylinder', 'fsi'\]"):
-        download(tmp_path, "foil", hub=FolderHub(mirror))
-    with pytest.raises(DownloadError, match="'fsi'"):
-        download(tmp_path, "fsi", ("numerical",), "fields", hub=FolderHub(mirror))
-    with pytest.raises(DownloadError, match="no such folder"):
-        FolderHub(tmp_path / "nowhere")
-
-
-def test_a_hub_that_delivers_less_is_noticed(mirror: Path, tmp_path: Path) -> None:
-    class Lazy(FolderHub):
-        def fetch(self, files: Any, root: Path, on_bytes: Callable[[int], None]) -> None:
-            super().fetch(files[1:], root, on_bytes)
-
-    with pytest.raises(DownloadError, match="1 file did not arrive complete, such as README.md"):
-        download(tmp_path / "data", "fsi", hub=Lazy(mirror))
 
 
 def test_the_hub_is_asked_for_exactly_these_files(

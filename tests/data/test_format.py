@@ -1,6 +1,5 @@
 """The native format: round trips, atomic writing, damage, worker processes."""
 
-import fcntl
 import math
 import os
 import pickle
@@ -125,11 +124,9 @@ def test_slices_equal_slices_of_the_whole(path: Path, frames: slice, channels: A
     [
         (lambda: spoilt(math.nan), r"'v' is nan .*frame 3, row 4, column 6"),
         (lambda: make_trajectory("ok"), "'ok' already"),
-        (lambda: make_trajectory("a/b"), "'a/b'"),
         (lambda: make_trajectory(states=random_states(3, 2, 5, 7).double()), "float32"),
         (lambda: make_trajectory(source={"a": math.nan}), "source must be plain JSON"),
         (lambda: make_trajectory(time=0.05 * torch.tensor([0, 1, 2, 3.2, 4.2, 5.2])), "not dt ="),
-        (lambda: make_trajectory(time=0.1 * torch.arange(6.0)), "dt = 0.05 apart"),
         (lambda: bare(family="magic"), "'magic'; choose from: incompressible"),
     ],
 )
@@ -248,25 +245,6 @@ def test_a_killed_writer_leaves_no_target_and_the_next_one_cleans_up(tmp_path: P
     assert files_in(tmp_path) == [target.name]
 
 
-def test_only_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    names = {
-        "living": f".flow.h5.{os.getpid()}-0.partial",
-        "locked": f".flow.h5.{dead.pid}-1.partial",
-        "dead": f".flow.h5.{dead.pid}-2.partial",
-        "of another target": f".other.h5.{dead.pid}-3.partial",
-        "no writer's": ".flow.h5.copy-4.partial",
-    }
-    for name in names.values():
-        (tmp_path / name).touch()
-    with (tmp_path / names["locked"]).open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        write(tmp_path / "flow.h5", [make_trajectory()])
-    left = {key for key, name in names.items() if (tmp_path / name).exists()}
-    assert left == set(names) - {"dead"}
-
-
 def test_a_file_is_on_the_disk_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,20 +298,16 @@ def store_names_elsewhere(file: h5py.File) -> None:
 
 BROKEN: list[tuple[Change, str]] = [
     (lambda file: file.attrs.modify("version", 2), "version 2.*install a newer"),
-    (lambda file: file.attrs.modify("format", "other"), "'pibert-trajectories'"),
     (lambda file: file.__delitem__("trajectories"), "'trajectories' is missing"),
     (store_names_elsewhere, "'trajectories' is missing"),
-    (lambda file: file["trajectories"].clear(), "no trajectory"),
     (lambda file: file["trajectories"].create_dataset("d", data=1), "'d' is not a group"),
     (remove("fields"), "'Re 1800, süd': .*'fields' is missing"),
     (
         swap("fields", np.zeros((6, 2, 5), np.float32)),
         r"found \(6, 2, 5\)",
     ),
-    (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), r"found \(6, 3, 5, 7\)"),
     (swap("fields", np.full((6, 2, 5, 7), np.nan, np.float32)), "'u' is nan at a known point"),
     (swap("time", np.arange(5.0)), r"= \(5, 2, 5, 7\) from its time"),
-    (swap("time", np.array([0, 0.05, 0.1, 0.1, 0.2, 0.3])), "time must increase"),
     (swap("time", np.array([0, 0.05, 0.1, 0.15, 0.2, 0.26])), "'time' are not dt = 0.05"),
     (
         swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])),
@@ -341,12 +315,9 @@ BROKEN: list[tuple[Change, str]] = [
     ),
     (swap("x", np.geomspace(0.1, 1, 7)), "'x' are not uniformly dx = 0.1 apart; resample"),
     (swap("body", np.zeros((7, 5), np.uint8)), r"body mask .*\(5, 7\) or \(6, 5, 7\)"),
-    (swap("body", np.full((6, 5, 7), 3, np.uint8)), "'body' .*found 3"),
     (state("dx", None), "'dx' is missing"),
     (state("channels", "u, v"), "'channels' is not JSON"),
-    (state("units", '["m/s"]'), "2 units"),
     (state("family", "magic"), "'magic'; choose from: incompressible"),
-    (state("sides", '{"left": "door"}'), "'door'"),
     (state("parameters", '{"Re": {"value": 3}}'), "'scaling'"),
 ]
 

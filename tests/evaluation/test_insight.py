@@ -63,9 +63,3 @@ def test_models_without_a_map_have_no_embedding_and_a_short_test_split_is_noted(
     assert not card and not arrays
     card, arrays, *_ = seen("unet", count=1, frames=3)
     assert "both sides of a gap" in card["embedding"]["missing"] and not arrays
-
-
-def test_pibert_has_token_arrays_and_its_patch_is_recorded() -> None:
-    card, arrays, *_ = seen("pibert", patch=6)
-    assert card["embedding"]["patch"] == 6
-    assert any(name.startswith("tokens/") for name in arrays)

@@ -1,7 +1,6 @@
 """Scores in a folder: round trip, and errors for damaged files."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -49,18 +48,3 @@ def test_damaged_tensors_are_refused_with_their_path(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     with refused("scores.safetensors", "evaluate again"):
         read_scores(tmp_path)
-
-
-def test_terms_of_single_precision_are_refused(tmp_path: Path) -> None:
-    first = make()
-    arrays: dict[str, Any] = dict(first.arrays)
-    arrays["terms/physical/pointwise"] = arrays["terms/physical/pointwise"].float()
-    save_scores(tmp_path, Scores(first.card, arrays))
-    with refused("float64", "terms/physical"):
-        read_scores(tmp_path)
-
-
-def test_a_group_has_the_names_below_its_prefix() -> None:
-    found = make().group("picks")
-    assert set(found) == {"truth", "known"}
-    assert not make().group("pick")

@@ -12,7 +12,6 @@ from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.data.splits import Shares
 from pibert.experiments import flows as flows_module
-from pibert.experiments.evaluation import RolloutPlan, refuse_short_flows
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import outline, prepare, prepare_test
 from pibert.fields import Normalizer, Trajectory
@@ -130,20 +129,6 @@ def test_a_simulated_case_is_kept_in_the_cache(
         prepare(replace(config, recipe={"sample": 5}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({}, "either a path or a case"),
-        ({"path": "a", "case": "heat"}, "either a path or a case"),
-        ({"path": "a", "labelled": 0.0}, "labelled: .*above 0"),
-        ({"path": "a", "outlier_noise": 0.0}, "outlier_noise: .*above 0"),
-    ],
-)
-def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DataConfig(**changes)
-
-
 def test_an_outline_splits_the_flows_without_reading_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,11 +144,3 @@ def test_an_outline_splits_the_flows_without_reading_them(
     assert found.spec.channels == flows.spec.channels
     windows = Window(history=3)
     assert len(found.samples("test", windows)) == len(flows.samples("test", windows))
-
-
-def test_a_test_split_without_enough_frames_is_refused(tmp_path: Path) -> None:
-    flows = prepare(save(tmp_path))
-    refuse_short_flows("wake", flows, 1, RolloutPlan(steps=7))
-    for history, steps in ((1, 8), (8, 0)):
-        with pytest.raises(ValueError, match="test split of 'wake' is too short"):
-            refuse_short_flows("wake", flows, history, RolloutPlan(steps=steps))

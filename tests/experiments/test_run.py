@@ -139,17 +139,6 @@ def of_family(family: str | None) -> Callable[[Trajectory], Trajectory]:
     return lambda flow: replace(flow, spec=replace(flow.spec, family=family))
 
 
-def stretched(factor: float) -> Callable[[Trajectory], Trajectory]:
-    def change(flow: Trajectory) -> Trajectory:
-        spec, grid = flow.spec, flow.spec.grid
-        assert spec.dt is not None
-        grid = replace(grid, dx=factor * grid.dx, dy=factor * grid.dy)
-        spec = replace(spec, dt=factor * spec.dt, grid=grid)
-        return replace(flow, spec=spec, time=factor * flow.time)
-
-    return change
-
-
 def test_a_scaling_that_does_not_fit_new_data_is_reported_and_can_be_replaced(
     go: Go, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -197,19 +186,6 @@ def test_a_model_keeps_its_family_when_trained_further(go: Go, tmp_path: Path) -
     assert pibert.load(tmp_path / "newer").spec.family == "incompressible"
 
 
-def test_another_time_step_or_spacing_than_that_of_the_start_is_reported(
-    go: Go, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    go("first")
-    start, known = f"start={tmp_path / 'first'}", pibert.load(tmp_path / "first").spec
-    recwarn.clear()
-    go("same", start, *stored(tmp_path, stretched(1.001)))
-    assert not [note for note in recwarn if "another grid spacing" in str(note.message)]
-    dx = known.grid.dx
-    with pytest.warns(InputWarning, match=f"time step.*dx is {2 * dx:g}, and was {dx:g}"):
-        go("other", start, *stored(tmp_path, stretched(2.0)))
-
-
 def test_resuming_with_another_start_is_refused(go: Go, tmp_path: Path) -> None:
     go("pre", "pretraining_weights.ecp=0", stage="pretrain")
     go("tuned", f"start={tmp_path / 'pre'}")
@@ -219,17 +195,6 @@ def test_resuming_with_another_start_is_refused(go: Go, tmp_path: Path) -> None:
         (tmp_path / "pre" / name).write_bytes((tmp_path / "other" / name).read_bytes())
     with pytest.raises(ValueError, match="other data or another start: start is"):
         go("tuned", f"start={tmp_path / 'pre'}")
-
-
-def test_another_setting_anywhere_is_another_identity(go: Go) -> None:
-    changes = (
-        "seed=0",
-        "data.stride=2",
-        "masking.ratio=0.2",
-        "negatives.kappa=3",
-        "rollout.noise=1",
-    )
-    assert len({go(str(i), change)[0]["identity"] for i, change in enumerate(changes)}) == 5
 
 
 def test_a_folder_of_other_settings_or_other_data_is_refused(go: Go, tmp_path: Path) -> None:

@@ -28,10 +28,8 @@ VALID = {"loss": 1.0}
     [
         (40, 32, VALID, {}, True),
         (32, 22, VALID, {"patience": 10}, True),  # stopped early, as planned
-        (32, 20, VALID, {"patience": 10, "validate_every": 5}, True),
         (32, 22, VALID, {}, False),
         (32, 23, VALID, {"patience": 10}, False),
-        (32, 22, VALID, {"patience": 10, "validate_every": 5}, False),
         (32, 1, None, {"patience": 10}, False),  # nothing is validated, so nothing stops it
     ],
 )

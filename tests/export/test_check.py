@@ -32,11 +32,3 @@ def test_a_difference_counts_against_the_fluctuations(predictor: Predictor) -> N
     )
     assert math.isclose(difference.relative, 0.005, rel_tol=1e-4)
     assert math.isclose(difference.excess, difference.relative, rel_tol=1e-3)
-
-
-def test_values_that_are_not_finite_differ_infinitely(predictor: Predictor) -> None:
-    expected = frames(predictor)
-    found = expected.clone()
-    found[1, 0, 0, 2, 2] = math.nan
-    difference = measure(found, expected, predictor)
-    assert difference.excess == difference.absolute["u"] == math.inf

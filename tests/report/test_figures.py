@@ -2,8 +2,6 @@
 
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -37,19 +35,3 @@ def test_a_picture_is_written_whole_and_replaces_an_older_one(tmp_path: Path) ->
     assert os.listdir(path.parent) == ["flow.png"]
     with pytest.raises(ValueError, match=r"\.png, found 'flow\.gif'"):
         picture_path(tmp_path / "flow.gif")
-
-
-def test_drawing_leaves_pyplot_and_the_settings_alone(tmp_path: Path) -> None:
-    code = f"""
-import sys, matplotlib
-from pathlib import Path
-before = matplotlib.rcParams.copy()
-from pibert.report.comparison.page import FIGURES
-from pibert.report.figures import blank, write_figure
-figure = blank(2, 1)
-figure.subplots().plot([0, 1])
-write_figure(figure, Path({str(tmp_path / "a.png")!r}))
-assert "matplotlib.pyplot" not in sys.modules
-assert matplotlib.rcParams.copy() == before
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

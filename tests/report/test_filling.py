@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pibert.data.filling import Example
@@ -31,21 +30,6 @@ def example(channels: int = 2, missing: bool = True, flagged: bool = True) -> Ex
     spec = FieldSpec(channels=tuple("uvpT")[:channels], grid=Grid(SHAPE, 0.1, 0.2))
     names = dict(zip(("missing", "flagged", "body"), masks, strict=True))
     return Example(name="a", frame=3, spec=spec, before=before, after=after, **names)
-
-
-@pytest.mark.parametrize(
-    ("channels", "missing", "flagged"), [(1, True, True), (2, True, False), (4, False, True)]
-)
-def test_a_row_per_channel_is_drawn(
-    tmp_path: Path, drawn: list[Figure], channels: int, missing: bool, flagged: bool
-) -> None:
-    one = example(channels, missing, flagged)
-    if missing:
-        one.after[:, 2, 3] = math.nan  # one that is left
-    path = draw_filling(tmp_path / "new" / "a.png", one, title="a title")
-    assert path.read_bytes().startswith(b"\x89PNG")
-    panels = [ax for ax in drawn[0].axes if isinstance(ax, Axes) and ax.images]
-    assert len(panels) == 3 * channels
 
 
 def test_the_change_is_that_of_flagged_vectors_and_missing_ones_are_grey(

@@ -3,23 +3,20 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
-import scipy.io
-import xarray
 
 from pibert.data.readers import open_recordings
 from pibert.serve.answers import Answer
 from pibert.serve.app import PAGE
 from pibert.serve.limits import Refusal
 from pibert.serve.opened import HINTS, KNOWN, open_file, read_hints
-from tests.lookalikes import piv, vtk
-from tests.lookalikes.flow import T, X, Y, fields
+from tests.fuzz.corpus import CORPUS
+from tests.fuzz.hdf5 import WAYS, lead_out
+from tests.lookalikes.flow import X, Y, fields
 from tests.serve.server_process import ROOT
 
 METRIC = ({"u": "m/s", "v": "m/s"},)
@@ -42,10 +39,6 @@ def named() -> dict[str, Any]:
     return dict(fields())
 
 
-def write_npz(path: Path) -> None:
-    np.savez(path, **named(), x=X, y=Y, t=T)
-
-
 def write_jet(path: Path) -> None:
     """Bare arrays of a measurement: millimetres, a time step, marks of spurious vectors."""
     own = fields()
@@ -55,54 +48,13 @@ def write_jet(path: Path) -> None:
     np.savez(path, uv=uv, x_mm=1000 * X, y_mm=1000 * Y, dt_s=np.array(0.05), outlier=spurious)
 
 
-def write_mat(path: Path) -> None:
-    scipy.io.savemat(path, {**named(), "x": X, "y": Y, "t": T})
+FILES = ("flow.npz", "old.mat", "named.h5", "flow.nc", "flow.csv", "legacy.vtk", "openpiv.txt")
 
 
-def write_h5(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        for name, values in {**named(), "x": X, "y": Y, "t": T}.items():
-            file[name] = values
-
-
-def write_nc(path: Path) -> None:
-    data = {name: (("t", "y", "x"), v, {"units": "m/s"}) for name, v in fields().items()}
-    places = {"x": ("x", X, {"units": "m"}), "y": ("y", Y, {"units": "m"}), "t": T}
-    xarray.Dataset(data, coords=places).to_netcdf(path, engine="h5netcdf")
-
-
-def write_csv(path: Path) -> None:
-    x, y = np.meshgrid(X, Y)
-    own = fields()
-    rows = [
-        np.stack([np.full(x.size, t), *(v.ravel() for v in (x, y, own["u"][n], own["v"][n]))], -1)
-        for n, t in enumerate(T)
-    ]
-    np.savetxt(path, np.concatenate(rows), delimiter=",", header="t,x,y,u,v", comments="")
-
-
-def write_vtk(path: Path) -> None:
-    own = fields()
-    velocity = np.stack([own["u"][0], own["v"][0], 0 * own["u"][0]], -1)[None]
-    vtk.write_legacy(path, "STRUCTURED_POINTS", (X, Y, np.zeros(1)), {"U": velocity})
-
-
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "flow.npz": write_npz,
-    "jet.npz": write_jet,
-    "flow.mat": write_mat,
-    "flow.h5": write_h5,
-    "flow.nc": write_nc,
-    "flow.csv": write_csv,
-    "flow.vtk": write_vtk,
-    "openpiv.txt": lambda path: piv.write_openpiv(path, piv.sample()),
-}
-
-
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", ["jet.npz", *FILES])
 def test_the_server_opens_what_convert_reads(name: str, tmp_path: Path):
     path = tmp_path / name
-    WRITERS[name](path)
+    (write_jet if name == "jet.npz" else CORPUS[name])(path)
     truth = open_recordings(path)[0]
     answer = opened(path, units=())  # without a model no unit is assumed
     found = answer.facts
@@ -153,29 +105,12 @@ def test_a_file_that_may_name_others_is_refused(name: str):
     assert found.value.code == "malformed"
 
 
-def test_hdf5_that_refers_to_other_files_is_refused(tmp_path: Path):
-    secret, path = tmp_path / "secret.bin", tmp_path / "flow.h5"
-    secret.write_bytes(bytes(1000))
-    for kind in ("link", "storage", "virtual"):
-        write_h5(path)
-        with h5py.File(path, "a") as file:
-            del file["u"]
-            if kind == "link":
-                file["u"] = h5py.ExternalLink("/etc/other.h5", "u")
-            elif kind == "storage":
-                whole = (secret, 0, h5py.h5f.UNLIMITED)
-                file.create_dataset("u", (6, 5, 7), "u1", external=[whole])
-            else:
-                layout = h5py.VirtualLayout((6, 5, 7), "u1")
-                layout[:] = h5py.VirtualSource("/etc/other.h5", "u", (6, 5, 7))
-                file.create_virtual_dataset("u", layout)
-        refusal = refused(path)
-        assert refusal.code == "malformed" and "another file" in refusal.message
-    write_h5(path)
-    with h5py.File(path, "a") as file:
-        file["inner/loop"] = file["/"]  # hard links may go round in circles
-        file["soft"] = h5py.SoftLink("/u")
-    assert opened(path).facts["frames"] == 6
+@pytest.mark.parametrize("way", WAYS)
+def test_hdf5_that_refers_to_other_files_is_refused(tmp_path: Path, way: str):
+    CORPUS["named.h5"](tmp_path / "flow.h5")
+    lead_out(tmp_path / "flow.h5", way)
+    refusal = refused(tmp_path / "flow.h5")
+    assert refusal.code == "malformed" and "another file" in refusal.message
 
 
 def test_damaged_files_are_refused_in_words(tmp_path: Path):
@@ -212,6 +147,6 @@ flow = Path({str(tmp_path / "flow.npz")!r})
 reading.read_file(flow, write_to, 1_000_000, None, (), reading.Hints())
 print(write_to.read_text())
 """
-    write_npz(tmp_path / "flow.npz")
+    CORPUS["flow.npz"](tmp_path / "flow.npz")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert '["too_large", "reading the file takes too much memory' in done.stdout, done.stderr

@@ -151,13 +151,6 @@ def zip_bomb() -> bytes:
     return packed.getvalue()
 
 
-def odd_packing() -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_BZIP2) as archive:
-        archive.writestr("fields.npy", as_npy(np.zeros((1, 2, 4, 5))))
-    return packed.getvalue()
-
-
 def lying_zip() -> bytes:
     """Its directory says that a member is small."""
     packed = io.BytesIO()
@@ -174,25 +167,15 @@ def huge_header() -> bytes:
     return stream.getvalue() + bytes(100)
 
 
-def other_hdf5() -> bytes:
-    packed = io.BytesIO()
-    with h5py.File(packed, "w") as file:
-        file["velocity"] = np.ones(3)
-    return packed.getvalue()
-
-
 @pytest.mark.parametrize(
     ("data", "status", "words"),
     [
         (b"hello", 400, "found a file without a name"),
         (b"CDF\x01" + bytes(100), 400, "pibert convert"),
-        (other_hdf5(), 422, "velocity"),
         (as_npy(np.array([Evil()], object)), 400, "pickled"),
-        (as_npy(np.zeros(3)), 422, "(3,)"),
         (huge_header(), 400, "bytes after the npy header"),
         (zip_bomb(), 413, "unpacked"),
         (lying_zip(), 400, "npz"),
-        (odd_packing(), 400, "another packing"),
         (safetensors.numpy.save({"fields": np.zeros((1, 2, 4, 5))})[:-3], 400, "safetensors"),
         (b"\x89HDF\r\n\x1a\n" + bytes(500), 400, "HDF5"),
     ],

@@ -1,10 +1,8 @@
 """Solver output in CFDBench's layout is read back unchanged."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,7 +13,7 @@ from pibert.data.resample import represent
 from pibert.experiments.flows import CACHE
 from pibert.fields import Trajectory
 from studies import cfdbench
-from studies.cfdbench import FLOWS, Problem, main, make, recipe_of
+from studies.cfdbench import FLOWS, Problem, make, recipe_of
 
 SMALL: dict[Problem, dict[str, object]] = {
     "cavity": {"points": 16},
@@ -71,31 +69,7 @@ def test_the_reader_finds_the_fields_and_parameters_of_the_solver(
 
 
 @pytest.mark.parametrize("problem", FLOWS)
-def test_files_have_the_publishers_shape_precision_and_keys(
-    problem: Problem, small: Path, tmp_path: Path
-) -> None:
-    (folder,) = make(tmp_path, problem, cases=1, frames=2)
-    assert {file.name for file in folder.iterdir()} == {"u.npy", "v.npy", "case.json"}
-    for name in ("u.npy", "v.npy"):
-        array = np.load(folder / name)
-        assert array.shape == (2, 64, 64) and array.dtype == np.float64
-    # No key of ours: the time between frames is the one that their loaders have.
-    assert set(json.loads((folder / "case.json").read_text())) == set(PROBLEMS[problem].keys)
-
-
-@pytest.mark.parametrize("problem", FLOWS)
 def test_the_time_step_is_that_of_the_publishers_loaders(problem: Problem) -> None:
     recipe, flow = recipe_of(problem), FLOWS[problem]
     interval = vars(recipe)["interval"] * flow.length / flow.speed
     assert interval == pytest.approx(PROBLEMS[problem].dt, rel=1e-9)
-
-
-def test_the_command_writes_all_problems_that_it_is_given(
-    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "data"
-    main(["cavity", "tube", "--out", str(out), "--cases", "1", "--frames", "2", "--device", "cpu"])
-    assert open_recordings(out).names == ("cavity_prop_case0000", "tube_prop_case0000")
-    assert capsys.readouterr().out.startswith(f"cavity: 1 cases in {out}")
-    with pytest.raises(SystemExit):
-        main(["dam", "--out", str(out)])

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from pibert.data.readers import matlab
-from pibert.data.readers.recordings import Hints, SourceError
 from tests.lookalikes.flow import T, X, Y, assert_flow, fields
 from tests.lookalikes.matlab import write_matlab_73
 
@@ -49,16 +48,6 @@ def test_meshes_and_frames_in_matlab_order(tmp_path: Path, write: Write) -> None
 
 
 @both
-@pytest.mark.parametrize("order", ["yxt", "tyx", "xyt"])
-def test_lengths_of_vectors_determine_the_order_of_axes(
-    tmp_path: Path, write: Write, order: str
-) -> None:
-    path = tmp_path / "flow.mat"
-    write(path, flow(order) | {"x": X, "y": Y[:, None], "t": T})
-    assert_flow(matlab.open_recordings(path)[0])
-
-
-@both
 def test_without_coordinates_frames_come_last(tmp_path: Path, write: Write) -> None:
     path = tmp_path / "flow.mat"
     write(path, flow() | {"dt": 0.05, "dx": 0.1, "dy": 0.3})
@@ -67,31 +56,3 @@ def test_without_coordinates_frames_come_last(tmp_path: Path, write: Write) -> N
     assert torch.equal(trajectory.read()[:, 0], torch.from_numpy(fields()["u"]))
     grid = trajectory.spec.grid
     assert (trajectory.spec.dt, grid.dx, grid.dy) == pytest.approx((0.05, 0.1, 0.3))
-
-
-@both
-def test_arrays_are_listed_if_no_flow_is_found(tmp_path: Path, write: Write) -> None:
-    path = tmp_path / "flow.mat"
-    write(path, {"alpha": flow()["u"], "beta": flow()["v"], "x": X, "y": Y, "t": T})
-    with pytest.raises(SourceError, match=r"alpha \w+ \(5, 7, 6\)"):
-        matlab.open_recordings(path)
-    assert_flow(matlab.open_recordings(path, Hints(channels={"u": "alpha", "v": "beta"}))[0])
-    for content, found in (({"u": flow()["u"]}, "'u' but no 'v'"), ({"data": {}}, "data; structs")):
-        write(path, {**content, "Re": 100.0})
-        with pytest.raises(SourceError, match=found):
-            matlab.open_recordings(path)
-
-
-@both
-def test_damaged_and_foreign_files_are_refused(tmp_path: Path, write: Write) -> None:
-    path = tmp_path / "flow.mat"
-    write(path, flow() | {"x": X, "y": Y, "t": T})
-    whole = path.read_bytes()
-    for length in (3, 100, 130, 600, len(whole) // 2, len(whole) - 40):
-        path.write_bytes(whole[:length])
-        matlab.recognise(path)
-        with pytest.raises(SourceError, match=r"flow\.mat"):
-            matlab.open_recordings(path)[0].read()
-    path.write_text("not MATLAB's, but a text that is long enough to look at" * 9)
-    with pytest.raises(SourceError, match=r"flow\.mat"):
-        matlab.open_recordings(path)

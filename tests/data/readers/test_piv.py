@@ -274,17 +274,3 @@ def test_units_and_variables_of_pivlab_mat_files(tmp_path: Path) -> None:
     assert torch.equal(raw.read()[0, 1], filtered.read()[0, 1])
     inverted = piv.open_recordings(path, Hints(channels={"invalid": "typevector_original"}))[0]
     assert not bool(inverted.known().any())  # no type is 0 and valid for PIVlab too
-
-
-@pytest.mark.parametrize("v73", [False, True])
-def test_damaged_mat_files_are_refused(tmp_path: Path, v73: bool) -> None:
-    path = tmp_path / "a.mat"
-    write_pivlab_mat(path, [sample()], [KINDS], filtered=True, v73=v73)
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(SourceError, match="a.mat: .*get a new copy"):
-        piv.open_recordings(path)
-    other = sample(step=3.0)
-    write_pivlab_mat(path, [sample(), other], [KINDS, KINDS], filtered=True, v73=v73)
-    with pytest.raises(SourceError, match="do not share their points"):
-        piv.open_recordings(path)

@@ -1,7 +1,6 @@
 """DMD on planted linear systems and waves."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer
 from pibert.models.references.dmd import DMD, DMDConfig
-from tests.helpers import refused
 from tests.models.recordings import batches_of
 
 SPEC = FieldSpec(grid=Grid((5, 8), dx=0.3, dy=0.2), dt=0.1)
@@ -94,11 +92,3 @@ def test_a_travelling_wave_is_predicted_at_phases_never_seen(history: int) -> No
     assert torch.allclose(found[0], z[history], atol=1e-7)
     # Persistence is far off.
     assert (z[history] - z[history - 1]).abs().max() > 0.2
-
-
-def test_batches_that_can_be_read_only_once_are_refused() -> None:
-    def once() -> Iterator[Batch]:
-        yield from batches_of(wave(torch.arange(5.0, dtype=torch.float64)), SPEC, NORMALIZER)
-
-    with refused("twice", "iterator"):
-        DMD(DMDConfig(), SPEC).fit(once(), NORMALIZER)

@@ -83,17 +83,6 @@ def test_overviews_show_the_speed_of_their_frame_and_its_errors_outside_the_body
             assert np.allclose(found.compressed(), expected.numpy()[~found.mask])
 
 
-def test_components_are_those_of_pibert_and_of_the_winner_on_the_same_scales() -> None:
-    data = invented(3)
-    assert fields.winner_components(data) is None  # PIBERT is the best
-    ranking = sorted(data.facts["ranking"], key=lambda own: own["model"] != "unet")
-    facts = {"data": {"wake": {**data.facts, "ranking": ranking}}}
-    lost = DatasetResults(data.name, {**data.results, **facts}, data.scores)
-    drawn = [fields.components(lost), fields.winner_components(lost)]
-    limits = [[i.get_clim() for i in images(own.figure, "coolwarm")] for own in drawn if own]
-    assert len(limits) == 2 and limits[0] == limits[1] and len(limits[0]) == 4
-
-
 def cuts_of(data: DatasetResults) -> wake.Cuts:
     frame = fields.pick(data, "median")
     assert frame is not None

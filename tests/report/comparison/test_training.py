@@ -35,24 +35,6 @@ def test_points_stand_at_cost_and_error():
         assert points[0].get_ydata()[0] == pytest.approx(data.value("unet", "nmse"))
 
 
-def test_the_line_of_best_choices_falls_with_the_cost():
-    data = invented(3)
-    costs = {"pibert": 5.0, "unet": 2.0, "persistence": 1.0}
-    drawn = cost(
-        with_card(data, lambda m: {"cost": {"batches": [{"batch": 1, "ms_per_sample": costs[m]}]}})
-    )
-    front = next(li for li in axes_of(drawn)[0].lines if "steps" in li.get_drawstyle())
-    assert list(front.get_xdata())[:3] == [1.0, 2.0, 5.0]
-    errors = [data.value(name, "nmse") for name in ("persistence", "unet", "pibert")]
-    assert list(front.get_ydata())[:3] == errors
-    shared_runs = [{**run, "at_a_time": 4} for run in data.results["runs"]]
-    shared = axes_of(cost(replace(data, results={**data.results, "runs": shared_runs})))[2]
-    # Upper bounds have no best choice.
-    assert "upper bound" in shared.get_xlabel()
-    assert not any("steps" in line.get_drawstyle() for line in shared.lines)
-    assert cost(DatasetResults(data.name, {**data.results, "records": []}, data.scores)) is None
-
-
 def curves(ax):
     """Lines of several points."""
     return [line for line in ax.lines if len(line.get_xdata()) > 2]
@@ -129,19 +111,6 @@ def test_the_table_shows_every_trial_and_what_was_chosen() -> None:
     taken = found["taken"]
     assert (taken["optimiser"].text, taken["optimiser"].note) == ("adamw", "not tuned")
     assert taken["learning rate"].text == "0.0003"
-
-
-def test_the_figure_has_a_line_for_each_model_and_a_ring_at_the_choice() -> None:
-    data = tuned()
-    panels = axes_of(tuning(data))
-    assert [ax.get_title(loc="left") for ax in panels] == ["adamw", "muon"]
-    lines = {line.get_color(): line for line in panels[1].lines if line.get_marker() == "."}
-    unet = lines[data.colour("unet")]
-    assert list(unet.get_xdata()) == [1e-3, 2e-3]  # the third diverged
-    assert list(unet.get_ydata()) == [4, 2]
-    rings = [[li for li in ax.lines if li.get_marker() == "o"] for ax in panels]
-    assert [len(own) for own in rings] == [0, 2]
-    assert sorted(li.get_xdata()[0] for li in rings[1]) == [2e-3, 4e-3]
 
 
 @pytest.mark.parametrize("key", ["entrants", "candidates"])

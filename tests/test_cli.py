@@ -100,20 +100,6 @@ def test_convert_states_family_sides_and_parameters_also_of_its_own_files(tmp_pa
     assert Reader(other)[0].parameters == {"Re": 100.0}
 
 
-def test_convert_cuts_frames_and_a_region_and_joins_its_own_files(tmp_path: Path) -> None:
-    path = save_flow(tmp_path)
-    for name, frames in (("re1.h5", ":2"), ("re2.h5", "2:")):
-        cut = ("--frames", frames, "--crop", "x=0.2:0.95,rows=1:-1")
-        well("convert", path, tmp_path / name, "--dt", "0.1", *cut)
-    assert "2 trajectories" in well("convert", tmp_path / "re*.h5", tmp_path / "all.h5").output
-    first, second = Reader(tmp_path / "all.h5")
-    assert first.name.startswith("re1-") and second.name.startswith("re2-")
-    with np.load(path) as data:
-        wanted = torch.from_numpy(data["v"][:, 1:-1, 2:10]).float()
-    assert torch.equal(torch.cat([first.read(), second.read()])[:, 1], wanted)
-    assert second.local["frames"] == [2, 3] and second.time[0] == pytest.approx(0.2)
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -284,23 +270,6 @@ def test_a_pattern_names_a_series_of_vector_files(
     assert [path.name for path in Path("outputs").iterdir()] == ["B.png"]
     assert "no such file that fits" in refusal("inspect", "D*.txt")
     assert "no column 'no'" in refusal("convert", "B9.txt", "a.h5", "--channels", "u=no")
-
-
-def test_pixels_are_calibrated_or_refused(tmp_path: Path) -> None:
-    source, out = PIV_FILES / "tsi_pixels.vec", tmp_path / "out.h5"
-    metres = ("convert", source, out, "--unit", "m/s")
-    assert "32 px along x" in refusal(*metres, "--dx", "1.6", "--dy", "1.6")
-    message = refusal(*metres)
-    assert "--scale 0.05mm/px" in message and "--override-units" in message
-    assert not out.exists()
-    told = well("convert", source, out, "--scale", "0.05 mm/px", "--dt", "0.5").output
-    assert "a pulse delay of 55 ms (header)" in " ".join(told.split())
-    (trajectory,) = Reader(out)
-    assert trajectory.spec.units == ("m/s", "m/s") and trajectory.length_unit == "m"
-    assert trajectory.spec.grid.dx == pytest.approx(32 * 5e-5)
-    # The last vector of the file lies at the lower right: u = -1.752557 px.
-    u = trajectory.read()[0, 0, 0, -1].item()
-    assert u == pytest.approx(-1.752557 * 5e-5 / 0.055, rel=1e-4)
 
 
 def test_the_advice_of_inspect_on_pixels_leads_to_metres_per_second(tmp_path: Path) -> None:

@@ -185,22 +185,6 @@ def test_sigterm_is_passed_on_to_the_runs_of_a_comparison(
     assert stopped == (["child"] if number == signal.SIGTERM else [])
 
 
-def test_an_interrupt_inside_executed_text_does_not_change_the_exit_code(tmp_path: Path) -> None:
-    """Python remembers such an interrupt, and would end itself with SIGINT in place of the code."""
-    (tmp_path / "program.py").write_text(
-        "import os, signal, sys\n"
-        "from pibert import stopping\n"
-        "try:\n"
-        "    with stopping.signals_raise():\n"
-        "        exec('os.kill(os.getpid(), signal.SIGTERM)')\n"
-        "except KeyboardInterrupt:\n"
-        "    sys.exit(stopping.exit_code())\n"
-    )
-    paths = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
-    command = [sys.executable, "-m", "program"]
-    assert subprocess.run(command, env=os.environ | paths).returncode == 143
-
-
 @pytest.mark.parametrize("number", CODES)
 def test_a_signal_before_the_command_begins_ends_with_its_code(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals

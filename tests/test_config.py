@@ -275,20 +275,3 @@ def test_limits_hold_in_files_and_in_python(
     right = {"share": 1, "counts": [1, 2], "clip": 0.1}  # lists become tuples
     assert Limited(share=1.0, counts=(1, 2), clip=0.1) == parse(Limited, right)
     assert schema(Limited)[0].kind == "a number above 0 and at most 1"
-
-
-def test_an_error_names_the_override_or_else_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "study.toml"
-    path.write_text('title = "a"\n')
-    with pytest.raises(ValueError, match=r"^training.epochs: .*--set training.epochs=x"):
-        read(path, Study, ["title=b", "training.epochs=x"])
-    path.write_text("title = 3\n")
-    with pytest.raises(ValueError, match="study.toml: title: "):
-        read(path, Study, ["training.epochs=3"])
-    with pytest.raises(ValueError, match=r"--set training.epochs=x\)$"):
-        with_overrides(FULL, ["training.epochs=x"])
-    with pytest.raises(ValueError, match=r"^title: [^(]*\(--set title.x=3\)$"):
-        read(path, Study, ["title.x=3"])
-    path.write_text('title = "a"\n[pretraining]\nepochs = "x"\n')
-    with pytest.raises(ValueError, match="study.toml: pretraining.epochs: "):
-        read(path, Study, ["training.epochs=3"])

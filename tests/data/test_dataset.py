@@ -215,15 +215,3 @@ def test_processes_and_micro_batches_split_every_batch(world_size, micro_batch):
         assert together == batch
         assert whole.size(step) == len(batch)
     assert not any(pieces)
-
-
-def test_seeds_depend_on_sample_and_epoch():
-    samples = Samples(
-        [make_trajectory(frames=6)], window=Window(), normalizer=Normalizer((0.0,) * 2, (1.0,) * 2)
-    )
-    batch = samples.batch([3, 1])
-    assert batch.sample.tolist() == [3, 1]
-    again = samples.batch([1, 2]).reseeded(7, 2)
-    first = batch.reseeded(7, 2)
-    assert first.seeds[1] == again.seeds[0]
-    assert first.seeds[1] != batch.reseeded(7, 3).seeds[1]

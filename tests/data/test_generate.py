@@ -186,21 +186,6 @@ def test_a_wrong_setting_is_named(key: str, value: object, problem: str) -> None
         change(find_preset("cylinder"), {key: value})
 
 
-def test_two_processes_do_not_work_on_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "noise.h5"
-    problems: list[str] = []
-
-    def meddle(done: float) -> None:
-        try:
-            generate(Noise(), path, patience=0.0)
-        except BlockingIOError as error:
-            problems.append(str(error))
-
-    generate(Noise(), path, on_progress=meddle)
-    assert problems and "another process has been working on it for 0 hours" in problems[0]
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["noise.h5"]
-
-
 def test_a_waiting_process_resumes_a_killed_one_with_identical_results(
     tmp_path: Path,
 ) -> None:

@@ -20,7 +20,7 @@ from pibert.inference.model_file import fingerprint
 from pibert.models import MODELS, PRESETS, build_model
 from pibert.models.pibert import PIBERT
 from pibert.models.references.simple import Persistence
-from tests.helpers import randomise, refused, tiny_model, tiny_spec
+from tests.helpers import randomise, refused, small_disk, tiny_model, tiny_spec
 
 NORMALIZER = Normalizer((1.25, -0.1), (0.3, 2.0))
 TRAINED = {"forward": True, "reconstruct": True}
@@ -124,13 +124,8 @@ saved(Path({str(tmp_path)!r}), made(1))
 
 def test_a_full_disk_keeps_the_old_model(tmp_path: Path) -> None:
     saved(tmp_path, made(0))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # the system refuses larger files
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            saved(tmp_path, made(1))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with small_disk(1000), pytest.raises(OSError, match="File too large"):
+        saved(tmp_path, made(1))
     assert torch.equal(read_model(tmp_path).model.state_dict()["positions"], made(0).positions)
     assert not list(tmp_path.glob(".*"))
 

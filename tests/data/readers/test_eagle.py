@@ -131,20 +131,6 @@ def test_published_lists_split_the_recordings(tmp_path: Path) -> None:
     assert published_split(recordings, tmp_path / "splits").test == (Segment(0),)
 
 
-def test_incomplete_lists_empty_boxes_and_folders_are_refused(tmp_path: Path) -> None:
-    write_all(tmp_path)
-    recordings = open_recordings(tmp_path)
-    (tmp_path / "splits" / "valid.txt").write_text("Spl/3/1\nSpl/99/1\n")
-    with pytest.raises(SourceError, match="valid.txt: 1 of 2 .*'Spl_99_1'"):
-        published_split(recordings, tmp_path / "splits")
-    with pytest.raises(SourceError, match="train.txt"):
-        published_split(recordings, tmp_path)
-    with pytest.raises(ValueError, match="expected a box"):
-        rasterise(square(), (4, 4), (1.0, 1.0, 0.0, 1.0))
-    with pytest.raises(SourceError, match="expected an EAGLE folder"):
-        open_recordings(tmp_path / "splits")
-
-
 @pytest.mark.parametrize(
     ("key", "spoil", "message"),
     [

@@ -171,16 +171,6 @@ def test_rows_stored_from_the_top_are_reversed(tmp_path: Path) -> None:
     assert any("rows were reversed" in note for note in recordings.notes)
 
 
-def test_swapped_and_uneven_coordinates_are_noticed(tmp_path: Path) -> None:
-    x, y = np.meshgrid(np.arange(32.0), np.arange(16.0))
-    swapped = Flow(name="1", shape=SHAPE, changes={"x": y.tobytes(), "y": x.tobytes()})
-    uneven = Flow(name="2", shape=SHAPE, changes={"x": (x**2).tobytes()})
-    for flow, words in ((swapped, "swapped axes"), (uneven, "not uniform")):
-        recordings = open_recordings(arrow(tmp_path / flow.name, [flow]))
-        assert any(words in note for note in recordings.notes)
-        assert recordings[0].spec.grid.dx == pytest.approx(0.03 / 4.5)  # the body of 4.5 points
-
-
 def test_an_unknown_scenario_leaves_everything_unknown(tmp_path: Path) -> None:
     write_arrow(tmp_path / "mine", [Flow(name="1800", shape=SHAPE, axes=())])
     trajectory = open_recordings(tmp_path / "mine")[0]

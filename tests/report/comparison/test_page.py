@@ -14,7 +14,7 @@ from pibert.report.comparison.page import SECTIONS, write_report
 from pibert.report.comparison.plots import Plot
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Cell, Table
-from pibert.report.comparison.text import data_facts, protocol, verdict
+from pibert.report.comparison.text import verdict
 from pibert.report.figures import blank
 from tests.report.comparison.handmade_results import handmade, together
 
@@ -151,19 +151,6 @@ def test_the_verdict_states_winner_margin_and_certainty_and_hides_no_defeat(
     said = verdict(handmade(errors, **options))
     assert [own for own in words if own not in said] == []
     assert [own for own in absent if own in said] == []
-
-
-def test_protocol_and_facts_name_budget_command_units_and_intervals():
-    data = handmade(ERRORS)
-    facts = dict(protocol(data.results, [data]))
-    assert facts["Budget"].startswith("20,000 samples") and facts["Commit"] == "c" * 40
-    assert facts["Command"].startswith("not recorded")
-    given = {**data.results, "command": ["pibert", "compare", "--out", "my results"]}
-    assert dict(protocol(given, [data]))["Command"] == "pibert compare --out 'my results'"
-    own = dict(data_facts(data))
-    assert own["Fields"] == "u [m/s], v [m/s]" and own["Grid"].startswith("12 rows × 20 columns")
-    assert "blocks of 5 frames" in own["Intervals"]
-    assert dict(data_facts(handmade(ERRORS, marked=False)))["Intervals"].startswith("none")
 
 
 HOSTILE = Table(

@@ -141,11 +141,9 @@ def test_models_are_tuned_on_request(compared: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--preset", "large"], "unknown comparison 'large'; choose from: demo"),
         (["--models", "unett"], "unknown candidates unett; choose from: pibert"),
         (["--run", "mine=nowhere"], "finished run, model.json is missing"),
         (["--set", "sample=3"], "did you mean"),
-        (["--set", "data.wakes.shares.valid=0.0"], "no validation split"),
     ],
 )
 def test_a_wrong_plan_is_refused_before_anything_is_written(

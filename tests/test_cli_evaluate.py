@@ -239,23 +239,3 @@ def test_hints_on_training_data_carry_over_except_facts_of_one_recording(
     with pytest.warns(InputWarning, match="length_unit = m; give"):
         plan = as_trained(predictor, data, {"hints": {"dt": 0.2}})
     assert plan.hints == {"unit": "m/s", "dt": 0.2, "length_unit": "m"}
-
-
-def test_filled_points_are_counted_and_not_scored(folder: Path, tmp_path: Path) -> None:
-    plain = prepare(load_experiment(folder.parent / "plan.toml").data).trajectories[0]
-    filled = torch.zeros(plain.num_frames, *plain.spec.grid.shape, dtype=torch.bool)
-    # Frame 0 is input alone, the last frame truth alone.
-    filled[0, 0, 0], filled[-1, 2:4, 5] = True, True
-    path, found = tmp_path / "a.h5", []
-    for value in (0.0, 1e3):
-        states = plain.read().clone()
-        states[-1, :, 2:4, 5] = value
-        write(path, [replace(plain, states=states, filled=filled, local={})])
-        judged = ("evaluate", folder, "--data", path, "--rollout", "3", "--out", tmp_path / "s")
-        told = json.loads(call(*judged, "--json").stdout)
-        assert told["data"]["filled_points"] == 2
-        found.append((told["values"]["physical/pointwise"], told["rollout"]["by_step"]))
-    assert found[0] == found[1]
-    said = " ".join(call(*judged).output.split())
-    assert "2 points of these frames were filled" in said and "not scored" in said
-    assert "3 of 1,728 vectors (0.17%)" in said

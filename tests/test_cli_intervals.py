@@ -175,8 +175,6 @@ def test_level_without_a_calibration_is_refused_with_the_remedy(
     refusals: dict[tuple[Word, ...], str] = {
         ("--level", 0.8): "pibert calibrate",
         elsewhere: "goes with --level",
-        ("--extend-intervals",): "goes with --level",
-        ("--false-alarms", 0.1): "goes with --level",
         (*elsewhere, "--level", 90): "between 0 and 1",
         (*elsewhere, "--level", 0.999): "0.999",
     }

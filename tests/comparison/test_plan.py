@@ -97,12 +97,6 @@ def test_references_run_once_and_models_with_every_seed() -> None:
     assert len({job.folder(Path()) for job in found}) == len(found)
 
 
-def test_the_history_is_the_longest_of_all_candidates() -> None:
-    assert comparison_of(DATA).history == 2
-    long = candidate("fno2d", history=5)
-    assert comparison_of(DATA, candidates={"long": long, **REFERENCE}).history == 5
-
-
 def with_own(**settings: Any) -> dict[str, Candidate]:
     return {"own": replace(candidate("fno2d"), **settings), **REFERENCE}
 

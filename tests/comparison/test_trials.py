@@ -23,7 +23,6 @@ from tests.comparison.setups import (
     wave,
     write_waves,
 )
-from tests.helpers import refused
 
 HOPELESS, GOOD, EXPLOSIVE = 1e-6, 1e-2, 1e30
 FLOWS, FRAMES, SEED = 10, 8, 5
@@ -205,15 +204,3 @@ def test_the_rate_with_the_least_error_wins_and_an_edge_is_reported(
     choice = choose(plan, tmp_path, "waves", "fno2d")
     assert choice is not None and choice.setting == Setting("adamw", rate)
     assert choice.edge == edge
-
-
-@pytest.mark.parametrize(("budget", "model"), [(0.08, "fno2d"), (0.2, "pibert")])
-def test_a_budget_below_half_an_epoch_is_refused_before_anything_is_written(
-    budget: float, model: str, tmp_path: Path
-) -> None:
-    plan = only(plan_of(tmp_path, HOPELESS, GOOD), model)
-    assert plan.tuning is not None
-    plan = replace(plan, tuning=replace(plan.tuning, budget=budget))
-    with refused(f"{round(budget * 168)} samples", f"'{model}'", "tuning.budget"):
-        carry_out(plan, tmp_path / "out", MemoryWatcher())
-    assert not (tmp_path / "out").exists()

@@ -172,20 +172,6 @@ def test_the_hash_depends_on_content_version_and_case(monkeypatch: pytest.Monkey
     assert len(codes | {recipe_hash(Noise())}) == 6
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "problem"),
-    [
-        ("scales.viscosity", -1, "viscosity: expected a number above 0"),
-        ("scheme", "bgk", "\"trt\".*found 'bgk'"),
-        ("frame", 3, "'frame'; did you mean 'frames'"),
-        ("reynolds", [200.0, 100.0], "lower number first"),
-    ],
-)
-def test_a_wrong_setting_is_named(key: str, value: object, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        change(find_preset("cylinder"), {key: value})
-
-
 def test_a_waiting_process_resumes_a_killed_one_with_identical_results(
     tmp_path: Path,
 ) -> None:

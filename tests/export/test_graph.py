@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from pibert.export.check import draw_samples, read_samples
+from pibert.export.check import draw_samples, measure, read_samples
 from pibert.export.graph import PhysicalStep
-from pibert.fields import FieldSpec, Grid, Parameter
+from pibert.fields import FieldSpec, Grid, Normalizer, Parameter
 from pibert.inference import Predictor, SavedModel
 from pibert.models import MODELS
 from tests.export.models import save_tiny
+from tests.helpers import tiny_model
 
 TWO = (Parameter(name="Re", scaling="log", mean=3.0, std=0.5), Parameter(name="angle", mean=5.0))
 
@@ -75,3 +76,26 @@ def test_a_sample_that_the_predictor_refuses_comes_out_as_nan(
     with torch.no_grad():
         found = step_of(saved)(fields, samples.mask, values)
     assert bool(found[[0, 2]].isnan().all()) and bool(found[[1, 3]].isfinite().all())
+
+
+@pytest.fixture
+def predictor() -> Predictor:
+    return Predictor(tiny_model("persistence"), Normalizer((1e5, 0.0), (2.0, 0.5)))
+
+
+def frames(predictor: Predictor) -> torch.Tensor:
+    z = torch.randn(3, 1, 2, 16, 16, generator=torch.Generator().manual_seed(0)).clamp(-3, 3)
+    return predictor.normalizer.invert(z)
+
+
+def test_a_difference_counts_against_the_fluctuations(predictor: Predictor) -> None:
+    expected = frames(predictor)
+    expected[0, 0, 1, 0, 0] = 2.0  # the largest of v
+    found = expected.clone()
+    found[2, 0, 1, 3, 4] -= 0.01
+    difference = measure(found, expected, predictor)
+    assert difference.absolute["u"] == 0 and math.isclose(
+        difference.absolute["v"], 0.01, rel_tol=1e-4
+    )
+    assert math.isclose(difference.relative, 0.005, rel_tol=1e-4)
+    assert math.isclose(difference.excess, difference.relative, rel_tol=1e-3)

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import torch
 from safetensors import safe_open
 
 from pibert.data.format import write
-from tests.inference.flows import BODY, flows
-from tests.lookalikes.flow import T, X, fields
+from pibert.inference import save_model
+from tests.helpers import randomise, tiny_model
+from tests.inference.flows import BODY, flows, spec_of, unit
+from tests.lookalikes.flow import T, X, Y, fields
 from tests.serve.files import as_npy, frames, stating
+from tests.serve.server_process import ServerProcess
 from tests.serve.visit import Visit, browser, expect, lonely, visit
 
 __all__ = ["browser", "lonely", "visit"]
@@ -111,6 +115,32 @@ def test_a_flow_that_a_model_predicted_scores_nothing(lonely: Visit, tmp_path: P
     expect(lonely.find("[data-study=error] .legend")).to_contain_text("persistence")
 
 
+@pytest.fixture(scope="module")
+def metric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A model in m/s, without a recording."""
+    spec = replace(spec_of(), units=("m/s", "m/s"), parameters=())
+    torch.manual_seed(0)
+    model = tiny_model("pibert", spec, width=8, heads=2, depth=1, modes=2, refine_width=4)
+    folder = tmp_path_factory.mktemp("metric") / "metric"
+    save_model(folder, randomise(model, 0), unit(), trained={"forward": True})
+    with ServerProcess([folder, "--wait", 0]) as started:
+        yield started
+
+
+@pytest.fixture
+def bare_page(browser: Any, metric: ServerProcess) -> Iterator[Visit]:
+    page = Visit(browser, metric)
+    expect(page.find("#status")).to_be_empty()
+    yield page
+    page.close()
+
+
+def as_npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
 def test_a_refused_file_clears_the_page(lonely: Visit):
     lonely.send("good.npy", as_npy(frames()))
     lonely.run()
@@ -138,17 +168,26 @@ def test_a_refused_file_clears_the_page(lonely: Visit):
     expect(lonely.find("#panels figure")).to_have_count(6)
 
 
-def test_a_hint_that_a_file_needs_can_be_given(lonely: Visit):
-    file = io.BytesIO()
-    np.savez(file, **dict[str, Any](fields()), x=X, t=T)
-    lonely.send("flow.npz", file.getvalue())
-    assert "422" in lonely.complaints.pop()
-    expect(lonely.find("#message")).to_contain_text("give their spacing in the same unit (dy)")
-    expect(lonely.find("#hints")).to_have_attribute("open", "")
-    lonely.find("[data-hint=dy]").fill("0.3")
-    lonely.page.click("#reopen")
-    lonely.wait()
-    expect(lonely.find("#message")).to_be_hidden()
+def test_a_hint_that_a_file_needs_can_be_given(bare_page: Visit):
+    data = as_npz(**fields(), x=X, t=T)
+    bare_page.send("flow.npz", data)
+    assert "422" in bare_page.complaints.pop()
+    expect(bare_page.find("#message")).to_contain_text("give their spacing in the same unit (dy)")
+    expect(bare_page.find("#hints")).to_have_attribute("open", "")
+    bare_page.find("[data-hint=dy]").fill("0.3")
+    bare_page.find("[data-hint=unit]").fill("mm/s")
+    bare_page.find("[data-hint=length_unit]").fill("mm")
+    bare_page.find("[data-hint=time_unit]").fill("s")
+    bare_page.page.click("#reopen")
+    bare_page.wait()
+    expect(bare_page.find("#message")).to_be_hidden()
+    bare_page.go_to(0)
+    bare_page.page.select_option("#component", "u")
+    bare_page.find("#panels canvas").first.focus()
+    bare_page.page.keyboard.press("ArrowRight")
+    expect(bare_page.find("#readout")).to_contain_text("x = −6e−4, y = 6e−4 m")
+    assert bare_page.read_number("Truth") == pytest.approx(1e-3 * fields()["u"][0, 2, 4], rel=1e-3)
     # What was said of one file is not said of another.
-    lonely.send("other.npy", as_npy(frames()))
-    expect(lonely.find("[data-hint=dy]")).to_have_value("")
+    bare_page.send("other.npz", as_npz(**fields(), x=X, y=Y, t=T))
+    bare_page.wait()
+    expect(bare_page.find("[data-hint=dy]")).to_have_value("")

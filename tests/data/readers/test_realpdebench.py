@@ -68,18 +68,6 @@ def test_every_form_of_the_root_is_recognised_and_opened(root: Path) -> None:
         assert recordings["5000"].source["kind"] == "measured"
 
 
-@pytest.mark.parametrize(
-    ("scenario", "found"),
-    [("fsi", "hf_dataset/numerical"), ("foil", "cylinder real"), ("wake", "choose from: cylinder")],
-)
-def test_an_ambiguous_or_unknown_choice_lists_the_subsets(
-    root: Path, scenario: str, found: str
-) -> None:
-    with pytest.raises(ValueError, match=scenario) as raised:
-        open_recordings(root, scenario=scenario)
-    assert found in str(raised.value)
-
-
 # Reading
 
 

@@ -115,7 +115,7 @@ def looped(
     plan = FitConfig(
         epochs=ROUNDS + 2, batch_size=BATCH, micro_batch=None, learning_rate=1e-5, patience=None
     )
-    where = Hardware(precision="bf16" if precision == "bf16" else "float32", record=recorded)
+    where = Hardware(precision="bf16" if precision == "bf16" else "float32", cuda_graphs=recorded)
     with tempfile.TemporaryDirectory() as folder:
         fit(
             model,

@@ -45,6 +45,8 @@ from pibert.textfiles import read_toml
 T = TypeVar("T")
 NONE_WORD = "none"
 """None in a file or after ``--set``."""
+FORMER_NAMES = "FORMER_NAMES"
+"""Attribute of a section with renamed settings: the name in files of earlier versions, by name."""
 
 
 class WrongSetting(ValueError):
@@ -105,14 +107,21 @@ def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
     return cast(T, _section(kind, data, where, MISSING))
 
 
-def as_plain(config: Any) -> Any:
-    """Return all settings as plain JSON values; ``parse`` restores an equal config."""
+def as_plain(config: Any, former: bool = False) -> Any:
+    """Return all settings as plain JSON values; ``parse`` restores an equal config.
+
+    ``former``: with the first names of renamed settings, so that a hash does not change.
+    """
     if is_dataclass(config) and not isinstance(config, type):
-        return {field.name: as_plain(getattr(config, field.name)) for field in _settings(config)}
+        names = getattr(config, FORMER_NAMES, {}) if former else {}
+        return {
+            names.get(field.name, field.name): as_plain(getattr(config, field.name), former)
+            for field in _settings(config)
+        }
     if isinstance(config, Mapping):
-        return {str(key): as_plain(value) for key, value in config.items()}
+        return {str(key): as_plain(value, former) for key, value in config.items()}
     if isinstance(config, list | tuple):
-        return [as_plain(value) for value in config]
+        return [as_plain(value, former) for value in config]
     assert config is None or isinstance(config, bool | int | float | str), config
     return config
 
@@ -173,7 +182,7 @@ def overridden(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
 def identity(config: Any) -> str:
     """Return a hash of all settings that is the same in every process."""
     # Parsed once: an int that was given for a float counts as the float.
-    return fingerprint(as_plain(parse(type(config), as_plain(config))))
+    return fingerprint(as_plain(parse(type(config), as_plain(config)), former=True))
 
 
 def fingerprint(plain: Mapping[str, Any]) -> str:
@@ -281,6 +290,9 @@ def _section(kind: type, data: Any, where: str, base: Any) -> Any:
     if not isinstance(data, Mapping):
         raise _wrong(data, kind, where)
     base = base if isinstance(base, kind) else MISSING
+    for name, former in getattr(kind, FORMER_NAMES, {}).items():
+        if former in data and name not in data:
+            data = {name if key == former else key: value for key, value in data.items()}
     known, hints = {field.name: field for field in _settings(kind)}, _hints(kind)
     for key in data:
         if key not in known:

@@ -24,8 +24,8 @@ from pibert.inference import load
 from pibert.inference.calibration import CalibrationSettings
 from pibert.inference.model_file import find_model, shipped_models
 from pibert.solver.presets import find_preset
-from studies.trust import MAIN, draw, make_forecasts, score_intervals, score_warning
-from studies.trust_tables import write_tables
+from studies.uncertainty import MAIN, draw, make_forecasts, score_intervals, score_warning
+from studies.uncertainty_tables import write_tables
 
 CASE, PRESET = "cylinder", "realpdebench-like"
 CALIBRATING: dict[str, Any] = {"samples": 48, "group": 24, "frames": 100, "seed": 1}

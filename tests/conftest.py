@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -114,3 +115,11 @@ def undrawn_curves() -> Iterator[None]:
 def drawn_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = importlib.import_module("pibert.report.curves").draw_curves
     monkeypatch.setattr(importlib.import_module("pibert.experiments.run"), "draw_curves", draw)
+
+
+@pytest.fixture
+def no_shape_checks() -> Iterator[None]:
+    """Call the package as a user does: checks would raise first, and Dynamo cannot trace them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

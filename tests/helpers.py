@@ -1,5 +1,7 @@
 """Small specs and models that tests share, and how they compare and wait."""
 
+import resource
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -144,3 +146,16 @@ def refused(
         yield
     missing = [str(own) for own in named if str(own) not in str(raised.value)]
     assert not missing, f"expected {missing} in: {raised.value}"
+
+
+@contextmanager
+def small_disk(size: int) -> Iterator[None]:
+    """Files larger than this cannot be written, as on a full disk; the process survives it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)

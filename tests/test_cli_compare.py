@@ -78,14 +78,6 @@ def test_models_left_out_of_the_results_are_reported(compared: Path) -> None:
     assert len(json.loads((compared / "results.json").read_text())["runs"]) == 4
 
 
-def test_another_plan_in_the_same_folder_is_refused(compared: Path) -> None:
-    code, text = pibert(
-        "compare", "--preset", "quick", "--out", str(compared), *SETTINGS, "--set", "samples=129"
-    )
-    assert code == 2
-    assert "samples is 128 there and 129 here" in text
-
-
 def test_the_report_is_one_page_with_tables_and_pictures(
     compared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,14 +141,9 @@ def test_models_are_tuned_on_request(compared: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--preset", "large"], "unknown comparison 'large'; choose from: demo"),
-        (["--preset", "demo", "--config", "a.toml"], "a preset or a file, found both"),
         (["--models", "unett"], "unknown candidates unett; choose from: pibert"),
-        (["--seeds", "0,x"], "expected seeds such as 0,1,2"),
         (["--run", "mine=nowhere"], "finished run, model.json is missing"),
         (["--set", "sample=3"], "did you mean"),
-        (["--set", "data.wakes.shares.valid=0.0"], "no validation split"),
-        (["--tune", "--set", "tuning.budget=2"], "above 0 and at most 1, found 2"),
     ],
 )
 def test_a_wrong_plan_is_refused_before_anything_is_written(

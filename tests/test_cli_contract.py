@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +61,6 @@ def test_every_command_has_examples_that_parse(name: str) -> None:
         while words and hasattr(called, "commands"):
             called = called.commands[words.pop(0)]
         called.make_context("pibert", words)
-
-
-def test_brackets_in_help_are_not_taken_as_markup() -> None:
-    page = run("compare", "--help", env={"COLUMNS": "300"}).output
-    assert "tuning.optimizers=[adamw,muon]" in page
 
 
 # Exit codes
@@ -234,20 +228,3 @@ def test_every_variable_that_is_read_is_on_the_page() -> None:
     names = set(re.findall(r"[\"'](PIBERT_[A-Z_]+)[\"']", text))
     assert {"PIBERT_CACHE", "PIBERT_TOKEN", "PIBERT_TRACEBACK"} <= names
     assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
-
-
-def test_a_warning_of_another_package_is_one_line_with_its_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def warns(*_: object, **__: object) -> None:
-        text = "\nOnline softmax is disabled,\nCut an issue to PyTorch\n"
-        warnings.warn_explicit(text, UserWarning, "/x/site-packages/torch/_inductor/a.py", 7)
-        warnings.warn_explicit("no compiler found", UserWarning, "/x/pibert/compilation.py", 20)
-        raise ValueError("enough")
-
-    monkeypatch.setattr("pibert.data.readers.identify", warns)
-    assert run("inspect", "x.h5").stderr.lower().splitlines() == [
-        "note from torch: online softmax is disabled, cut an issue to pytorch",
-        "note: no compiler found",
-        "error: enough",
-    ]

@@ -39,7 +39,6 @@ def test_export_errors_are_one_line(
         (model, "--to", "onnx", "--out", tmp_path / "wake.pt2"): "ends in .onnx",
         (model, "--to", "onnx", "--out", tmp_path): "is a folder",
         (tmp_path / "no", "--to", "onnx", "--out", out): "found nothing",
-        (*to_torch, "--data", tmp_path / "none.h5"): "found nothing",
         (model, "--to", "onnx", "--out", out, "--tolerance", "0"): "positive tolerance",
     }.items():
         assert named in refusal("export", *words)

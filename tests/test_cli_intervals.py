@@ -1,8 +1,6 @@
 """``--level`` of ``pibert predict`` and ``rollout``: intervals in every file, OOD warning."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import xarray
 import pibert.inference
 from pibert.data.dataset import Window
 from pibert.data.format import Reader, check, write
-from pibert.fields import Grid, Trajectory
 from pibert.inference import CalibrationSettings, calibrate, save_calibration
 from tests.command import Word, refusal, well
 from tests.data.writers.helpers import image
@@ -203,8 +200,6 @@ def test_level_without_a_calibration_is_refused_with_the_remedy(
     refusals: dict[tuple[Word, ...], str] = {
         ("--level", 0.8): "pibert calibrate",
         elsewhere: "goes with --level",
-        ("--extend-intervals",): "goes with --level",
-        ("--false-alarms", 0.1): "goes with --level",
         (*elsewhere, "--level", 90): "between 0 and 1",
         (*elsewhere, "--level", 0.999): "0.999",
     }
@@ -212,30 +207,3 @@ def test_level_without_a_calibration_is_refused_with_the_remedy(
         assert named in refusal(*given, *words)
     well(*given, "--level", 0.8, *elsewhere)
     assert Reader(out)[0].source["bars_level"] == 0.8
-
-
-_MEASURE = """
-import resource, sys
-from pibert.cli import app
-try:
-    app(sys.argv[1:], standalone_mode=False)
-finally:
-    print("PEAK", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_steps(tmp_path: Path, model: Path) -> None:
-    """A frame with its bars has 225 KiB: 400 of them are 92 MB."""
-    fine = replace(flows(1)[0].spec, grid=Grid((80, 120), dx=0.03, dy=0.02))
-    states = torch.randn(3, 2, 80, 120, generator=torch.Generator().manual_seed(0))
-    source = tmp_path / "fine.h5"
-    write(source, [Trajectory(name="a", states=states, time=0.1 * torch.arange(3), spec=fine)])
-    peaks = []
-    for steps in (100, 500):
-        out = ("--out", tmp_path / f"{steps}.h5", "--out", tmp_path / f"{steps}.nc")
-        given = ("rollout", source, "--model", model, "--level", 0.8, "--extend-intervals")
-        command = [sys.executable, "-c", _MEASURE, *map(str, (*given, "--steps", steps, *out))]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks.append(int(done.stderr.rpartition("PEAK")[2]) / 1024)
-    assert peaks[1] - peaks[0] < 20, peaks

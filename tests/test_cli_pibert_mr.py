@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,8 +9,7 @@ import pibert
 from pibert.data.format import Reader, write
 from pibert.fields import Trajectory
 from pibert.solver.turbulence import Turbulence
-from tests.command import refusal, well
-from tests.serve.server_process import ServerProcess
+from tests.command import well
 
 PLAN = """
 [data]
@@ -81,24 +79,3 @@ def test_it_predicts_with_intervals_is_scored_and_explains(
     found = pibert.load(trained).explain(frame, dict(known))
     assert found.attention.shape[-2:] == found.bias.shape[-2:] == (3, 4)
     assert found.notes == () and found.prediction.isfinite().all()
-
-
-def test_it_is_served(trained: Path, flows: Path) -> None:
-    with Reader(flows) as reader:
-        frame, known = reader[0].read(slice(0, 1)), dict(reader[0].parameters)
-    body = {"model": "run", "fields": frame.tolist(), "parameters": known}
-    with ServerProcess([trained]) as server:
-        answer = server.client.post("/v1/step", json=body)
-    assert answer.status_code == 200, answer.text
-    expected = pibert.load(trained).step(frame, known)
-    np.testing.assert_allclose(answer.json()["prediction"], expected, rtol=1e-4, atol=1e-4)
-
-
-def test_a_grid_too_small_for_the_levels_is_refused_by_every_command(
-    trained: Path, flows: Path, tmp_path: Path
-) -> None:
-    deep = ("--set", "model.options.levels=4", "--out", tmp_path / "deep")
-    wanted = "4 levels need a grid of at least 16 x 16 points, found 12 x 16; set levels=3"
-    plan = flows.parent / "plan.toml"
-    for command in (("train", flows), ("train", "--config", plan), ("pretrain", "--config", plan)):
-        assert wanted in refusal(*command, *deep)

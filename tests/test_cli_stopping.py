@@ -119,20 +119,6 @@ def test_an_evaluation_stops(
     assert not (out / "evaluation" / "scores.json").exists()
 
 
-def test_an_interrupted_import_is_reported_as_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def garble(*_: Any, **__: Any) -> None:
-        try:
-            sending(signal.SIGTERM)()
-        except KeyboardInterrupt:
-            raise ImportError("the core of numpy could not be imported") from None
-
-    monkeypatch.setattr("pibert.inference.shipped_models", garble)
-    result = run("info")
-    assert (result.exit_code, result.stderr) == (143, "interrupted\n")
-
-
 def test_an_interrupt_that_c_code_would_forget_is_sent_again() -> None:
     class Careless:
         def __del__(self) -> None:
@@ -197,22 +183,6 @@ def test_sigterm_is_passed_on_to_the_runs_of_a_comparison(
             [1], max, workers=1, device="cpu", done=lambda *_: None, failed=lambda *_: None
         )
     assert stopped == (["child"] if number == signal.SIGTERM else [])
-
-
-def test_an_interrupt_inside_executed_text_does_not_change_the_exit_code(tmp_path: Path) -> None:
-    """Python remembers such an interrupt, and would end itself with SIGINT in place of the code."""
-    (tmp_path / "program.py").write_text(
-        "import os, signal, sys\n"
-        "from pibert import stopping\n"
-        "try:\n"
-        "    with stopping.signals_raise():\n"
-        "        exec('os.kill(os.getpid(), signal.SIGTERM)')\n"
-        "except KeyboardInterrupt:\n"
-        "    sys.exit(stopping.exit_code())\n"
-    )
-    paths = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
-    command = [sys.executable, "-m", "program"]
-    assert subprocess.run(command, env=os.environ | paths).returncode == 143
 
 
 @pytest.mark.parametrize("number", CODES)

@@ -12,10 +12,6 @@ from pibert.solver.presets import find_preset
 FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
 
 
-def test_there_are_experiments():
-    assert {"demo", "cylinder-base", "fsi-large"} <= {path.stem for path in FILES}
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_an_experiment_loads_and_its_model_and_recipe_exist(path: Path):
     experiment = load_experiment(path)

@@ -4,10 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from pibert import textfiles
-from pibert.cli import app
 from pibert.textfiles import parse_json, read_json, read_text, read_toml
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -47,28 +45,3 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
     os.truncate(path, textfiles.LARGEST + 1)  # takes no room on the disk
     with pytest.raises(ValueError, match="at most 65,536 KiB of text, found 67,108,865 bytes"):
         read_json(path)
-
-
-@pytest.mark.parametrize("kind", ["pipe", "deep"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("config", "show", "--config", "{}/config.json"),
-        ("train", "--config", "{}/config.json", "--out", "{}/new"),
-        ("resume", "{}"),
-        ("evaluate", "{}"),
-    ],
-    ids=lambda words: words[0],
-)
-def test_commands_refuse_a_run_with_an_unreadable_config(
-    tmp_path: Path, kind: str, words: tuple[str, ...]
-) -> None:
-    path = tmp_path / "config.json"
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.write_text(DEEP)
-    result = CliRunner().invoke(app, [word.format(tmp_path) for word in words])
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
-    assert tmp_path.name in result.stderr

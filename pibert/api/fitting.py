@@ -98,14 +98,14 @@ def _place(
     frames = [trajectory.num_frames for trajectory in flow]
     for folder in _folders(flow, model) if out is None else [Path(out)]:
         path, stated = flow.path or folder / f"{FLOWS}{flow.key}.h5", flow.stated
-        experiment, remarks = recipe_for(path, settings, stated=stated, frames=frames)
+        experiment, texts = recipe_for(path, settings, stated=stated, frames=frames)
         try:
             refuse_other(experiment, folder, "train")
         except (ValueError, FileExistsError):
             if out is not None:
                 raise
             continue
-        for text in remarks:
+        for text in texts:
             notes.add(text)
         return folder, experiment
     raise AssertionError("folders do not end")
@@ -236,8 +236,8 @@ def compare(
     frames = [trajectory.num_frames for trajectory in flow]
     console = Console(quiet=quiet)
     with collecting(_printed(console)) as notes:
-        experiment, remarks = recipe_for(path, [], stated=flow.stated, frames=frames)
-        for text in remarks:
+        experiment, texts = recipe_for(path, [], stated=flow.stated, frames=frames)
+        for text in texts:
             notes.add(text)
         seen = experiment.data.shares.train * sum(frames) * experiment.training.epochs
         plan = Comparison(

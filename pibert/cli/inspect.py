@@ -110,7 +110,7 @@ def _show_facts(console: Console, facts: "Survey") -> None:
         shown = ("–" if facts.is_empty else f"{number:.4g}" for number in numbers)
         table.add_row(channel.name, channel.unit, *shown)
     console.print(table)
-    for note in facts.remarks:
+    for note in facts.notes:
         say(console, f"Note: {note}")
 
 

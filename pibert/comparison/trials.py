@@ -111,7 +111,9 @@ def perform(
 ) -> Result:
     """Run a trial, unless that is done; returns its result."""
     folder, experiment = trial.folder(out), trial_experiment(comparison, trial, flows)
-    identity = config.fingerprint({"run": config.as_plain(experiment), "data": flows.source})
+    identity = config.fingerprint(
+        {"run": config.as_plain(experiment, former=True), "data": flows.source}
+    )
     former = _read(folder)
     if former is not None and former["identity"] == identity:
         return former

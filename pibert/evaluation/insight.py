@@ -31,13 +31,13 @@ Insight = tuple[dict[str, Any], dict[str, Tensor]]
 """Facts for the scores, and arrays."""
 
 
-def insight(predictor: Predictor, samples: Samples, own: Samples, row: int) -> Insight:
+def insight(predictor: Predictor, samples: Samples, windows: Samples, row: int) -> Insight:
     """Diagnostics of a model beside its scores.
 
     Args:
         predictor: With the model.
         samples: The test windows that all models are evaluated on.
-        own: The same frames in windows of the model's own history.
+        windows: The same frames with the history that the model was trained with.
         row: The sample whose tokens are kept.
     """
     card: dict[str, Any] = {}
@@ -59,10 +59,10 @@ def insight(predictor: Predictor, samples: Samples, own: Samples, row: int) -> I
         "layer": model.embedded,
         "width": embedded.shape[1],
         "patch": patch,
-        "samples": min(MOST, len(own)),
+        "samples": min(MOST, len(windows)),
     }
     try:
-        curves = _alignments(predictor, model, own, patch)
+        curves = _alignments(predictor, model, windows, patch)
     except ValueError as error:  # such as a test split that is too short to be divided
         card["embedding"] = facts | {"entries": [], "values": [], "missing": str(error)}
         return card, arrays

@@ -154,7 +154,9 @@ def read_samples(path: Path, predictor: Predictor) -> Samples:
                 )
             if flow.num_frames >= history:
                 recordings.append(fit_recording(flow, spec, history))
-        starts = [(own, frame) for own in recordings for frame in own.newest_frames()]
+        starts = [
+            (recording, frame) for recording in recordings for frame in recording.newest_frames()
+        ]
         if not starts:
             raise ValueError(
                 f"{path}: expected a flow of at least {history} frames, found none; take another "

@@ -55,7 +55,7 @@ def _parameter(name: str, spec: FieldSpec, parameters: Tensor | None) -> Tensor 
     return spec.parameters[index].restore(parameters[:, index])
 
 
-def channel_places(family: Family, channels: Sequence[str]) -> dict[str, int]:
+def channel_indices(family: Family, channels: Sequence[str]) -> dict[str, int]:
     """Return the index of each channel that the family uses and the data has."""
     wanted = (*family.channels, *family.optional_channels)
     return {name: channels.index(name) for name in wanted if name in channels}
@@ -90,7 +90,7 @@ def residual_sizes(
     newest = frames[:, -family.frames :].double()
     residuals, defined = masked_residuals(
         family,
-        {name: newest[:, :, i] for name, i in channel_places(family, spec.channels).items()},
+        {name: newest[:, :, i] for name, i in channel_indices(family, spec.channels).items()},
         spec.grid,
         seen[:, None],
         dt=spec.dt,

@@ -186,7 +186,7 @@ class Batch:
     """Index of each sample in its data set."""
     seeds: Int[Tensor, " b"]
     """Seeds of the random numbers of each sample (``pibert.sample_rng``)."""
-    place: int = 0
+    position: int = 0
     """Position of the first sample in the order of the epoch; the others follow it."""
     filled: Bool[Tensor, "b y x"] | None = None
     """True where an input frame was filled: such points are not targets."""
@@ -200,9 +200,11 @@ class Batch:
     def pin_memory(self) -> Self:
         return self.map(lambda tensor: tensor.pin_memory())
 
-    def reseeded(self, seed: int, epoch: int, place: int = 0) -> Self:
+    def reseeded(self, seed: int, epoch: int, position: int = 0) -> Self:
         """Return the samples with their seeds and position in an epoch of a run."""
-        return replace(self, seeds=sample_rng.sample_seeds(seed, epoch, self.sample), place=place)
+        return replace(
+            self, seeds=sample_rng.sample_seeds(seed, epoch, self.sample), position=position
+        )
 
     def map(self, move: Callable[[Tensor], Tensor]) -> Self:
         """Apply a function to every tensor."""

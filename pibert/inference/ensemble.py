@@ -59,5 +59,7 @@ class Ensemble(Predictor):
 
 def _without_ranges(spec: FieldSpec) -> dict[str, Any]:
     """A spec as plain JSON without the parameter ranges, which older files lack."""
-    parameters = tuple(replace(own, lowest=None, highest=None) for own in spec.parameters)
+    parameters = tuple(
+        replace(parameter, lowest=None, highest=None) for parameter in spec.parameters
+    )
     return replace(spec, parameters=parameters).to_dict()

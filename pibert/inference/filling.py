@@ -71,15 +71,15 @@ def fit_for_filling(
     trajectory: Trajectory, spec: FieldSpec, history: int, add_note: AddNote
 ) -> Trajectory:
     """The trajectory in the model's units, if it has the model's channels and grid."""
-    name, own = f"trajectory {trajectory.name!r}", trajectory.spec
-    if own.channels != spec.channels:
+    name, given = f"trajectory {trajectory.name!r}", trajectory.spec
+    if given.channels != spec.channels:
         raise ValueError(
             f"{name}: expected the channels {list(spec.channels)} of the model, found "
-            f"{list(own.channels)}; choose and order them with pibert convert --keep, or name them "
-            "with --channels"
+            f"{list(given.channels)}; choose and order them with pibert convert --keep, or name "
+            "them with --channels"
         )
-    if own.grid.shape != spec.grid.shape:
-        (ny, nx), (rows, columns) = spec.grid.shape, own.grid.shape
+    if given.grid.shape != spec.grid.shape:
+        (ny, nx), (rows, columns) = spec.grid.shape, given.grid.shape
         raise ValueError(
             f"{name}: expected the {ny} x {nx} points of the model, found {rows} x {columns}; "
             f"resample them with pibert convert --size {ny}x{nx}, or train on this grid"
@@ -92,7 +92,7 @@ def fit_for_filling(
     notes = Notes()
     fit = fit_units(trajectory, [units_of(spec)], notes.add)
     codes = {note.code for note in notes}
-    if "units-assumed" in codes or _alike(own.grid, spec.grid) and own.units == spec.units:
+    if "units-assumed" in codes or _alike(given.grid, spec.grid) and given.units == spec.units:
         fit = trajectory  # assumed units are not written to the filled file
     check_units(fit, spec)
     dx, dy = fit.spec.grid.dx, fit.spec.grid.dy

@@ -242,9 +242,9 @@ class Forecaster:
 
 def written_spec(recording: FittedRecording) -> FieldSpec:
     """The fields of a prediction: the recording's, completed by the model's units and body."""
-    own, spec = recording.trajectory.spec, recording.spec
-    grid = own.grid
+    stated, spec = recording.trajectory.spec, recording.spec
+    grid = stated.grid
     if grid.body is None and spec.grid.body is not None and spec.grid.shape == grid.shape:
         grid = replace(grid, body=spec.grid.body)
-    units = tuple(b if a == "1" else a for a, b in zip(own.units, spec.units, strict=True))
-    return replace(own, grid=grid, parameters=spec.parameters, units=units)
+    units = tuple(b if a == "1" else a for a, b in zip(stated.units, spec.units, strict=True))
+    return replace(stated, grid=grid, parameters=spec.parameters, units=units)

@@ -144,7 +144,9 @@ class PredictionStream:
         """The frames of each model's output; FloatingPointError if they are not finite."""
         start = self.done
         # Between steps frames stay standardised: physical ones would lose digits to a large mean.
-        blocks = [own.advance(output) for own, output in zip(self.rollouts, outputs, strict=True)]
+        blocks = [
+            member.advance(output) for member, output in zip(self.rollouts, outputs, strict=True)
+        ]
         members = [self.input.physical(block) for block in blocks]
         on_model, z = _mean(members), _mean(blocks)
         frames = self.input.to_caller(on_model)
@@ -451,7 +453,7 @@ class Predictor:
             if len(streams) == 1:
                 return [error]
             return [self.advance([stream])[0] for stream in streams]
-        return [_next(stream, own) for stream, own in zip(streams, outputs, strict=True)]
+        return [_next(stream, output) for stream, output in zip(streams, outputs, strict=True)]
 
     def _outputs(self, streams: Sequence[PredictionStream]) -> list[tuple[Tensor, ...]]:
         """The output of every model for each rollout."""

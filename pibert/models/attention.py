@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid, Normalizer, known_coefficients
-from pibert.fields.equations import channel_places
+from pibert.fields.equations import channel_indices
 from pibert.models.layers import full_precision, make_mlp
 from pibert.notes import warn
 from pibert.physics import find_family, magnitude, masked_residuals
@@ -264,7 +264,7 @@ class PhysicsBias(nn.Module):
         frames = x.view(b, channels // len(names), len(names), ny, nx)[:, -self.frames :]
         mean, std = (s.to(x.dtype)[:, None, None] for s in (self.mean, self.std))
         frames = torch.addcmul(mean, frames, std)
-        indices = channel_places(self.family, names)
+        indices = channel_indices(self.family, names)
         fields = {name: frames[:, :, index] for name, index in indices.items()}
         residuals, defined = masked_residuals(
             self.family,

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pibert.fields import Boundary, FieldSpec, Normalizer, Sides, known_coefficients
-from pibert.fields.equations import channel_places
+from pibert.fields.equations import channel_indices
 from pibert.physics import find_family, masked_residuals
 from pibert.physics.stepping import framed
 from pibert.pretraining import phases
@@ -79,7 +79,7 @@ class WindowResidual:
         frames = x.unflatten(1, (-1, len(self.spec.channels)))[:, -self.family.frames :]
         return {
             name: frames[:, :, i] * self.normalizer.std[i] + self.normalizer.mean[i]
-            for name, i in channel_places(self.family, self.spec.channels).items()
+            for name, i in channel_indices(self.family, self.spec.channels).items()
         }
 
 

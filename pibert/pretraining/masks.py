@@ -30,7 +30,7 @@ from torch import Tensor
 from pibert import sample_rng
 from pibert.config import Bounds, Count, NonNegative, check
 from pibert.fields import Batch, FieldSpec, Normalizer, known_coefficients
-from pibert.fields.equations import channel_places, has_equations
+from pibert.fields.equations import channel_indices, has_equations
 from pibert.physics import derivatives, find_family, magnitude, masked_residuals
 
 Kind = Literal["pixels", "blocks", "structured", "sensors", "regions"]
@@ -259,7 +259,7 @@ def residual_guide(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Flo
         family,
         {
             name: frames[:, :, i] * normalizer.std[i] + normalizer.mean[i]
-            for name, i in channel_places(family, names).items()
+            for name, i in channel_indices(family, names).items()
         },
         replace(spec.grid, body=None),  # the batch's mask has it
         batch.mask[:, None],

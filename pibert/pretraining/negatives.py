@@ -205,7 +205,7 @@ class Negatives:
         """
         x, parameters = batch.x.clone(), batch.parameters.clone()
         for number, kind in enumerate(self.kinds):
-            rows = slice((number - batch.place) % self.period, None, self.period)
+            rows = slice((number - batch.position) % self.period, None, self.period)
             if len(batch.seeds[rows]):
                 x[rows], parameters[rows] = self.make(kind, batch.map(itemgetter(rows)), model)
         return x, parameters

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pibert import sample_rng
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer, known_coefficients
-from pibert.fields.equations import channel_places
+from pibert.fields.equations import channel_indices
 from pibert.physics import find_family
 from pibert.physics.families.family import Omission
 from pibert.physics.stepping import StepPlan, plan_steps
@@ -80,7 +80,7 @@ class OmittedTerms:
     ) -> Float[Tensor, "b c y x"]:
         """The change of the last standardised frame, zero where not known."""
         mean, std = self.normalizer.mean, self.normalizer.std
-        indices = channel_places(self.family, self.spec.channels)
+        indices = channel_indices(self.family, self.spec.channels)
         lot = sample_rng.integer(seeds, "omitted", len(self.terms))
         omission = Omission(
             fields={name: frames[:, :, i] * std[i] + mean[i] for name, i in indices.items()},

@@ -38,9 +38,13 @@ def load_served(
         models[name] = Served(name, predictor, path)
     calibrated: dict[str, CalibratedPredictor] = {}
     for folder in calibrations:
-        matches = {name: found for name, own in models.items() if (found := _match(own, folder))}
+        matches = {
+            name: found for name, model in models.items() if (found := _match(model, folder))
+        }
         if not matches:
-            known = (f"{name} {own.predictor.weights_sha256[:12]}" for name, own in models.items())
+            known = (
+                f"{name} {model.predictor.weights_sha256[:12]}" for name, model in models.items()
+            )
             raise ValueError(
                 f"{folder / SHEET}: expected the calibration of a model that is served "
                 f"({', '.join(known)}), found that of weights {_stated(folder)[:12]}; serve that "
@@ -52,29 +56,29 @@ def load_served(
                 f"{folder}: leave one out"
             )
         calibrated |= matches
-    for name, own in models.items():
-        if name not in calibrated and (own.folder / SHEET).is_file():
-            found = _match(own, own.folder)
+    for name, model in models.items():
+        if name not in calibrated and (model.folder / SHEET).is_file():
+            found = _match(model, model.folder)
             # A weights file among others may lie beside the calibration of another one.
-            if found is None and own.path.is_dir():
-                weights, stated = own.predictor.weights_sha256, _stated(own.folder)
+            if found is None and model.path.is_dir():
+                weights, stated = model.predictor.weights_sha256, _stated(model.folder)
                 raise ValueError(
-                    f"{own.folder / SHEET}: expected the calibration of weights {weights[:12]}, "
+                    f"{model.folder / SHEET}: expected the calibration of weights {weights[:12]}, "
                     f"found that of {stated[:12]}; calibrate this model again: pibert calibrate"
                 )
             if found is not None:
                 calibrated[name] = found
-    return {name: replace(own, calibrated=calibrated.get(name)) for name, own in models.items()}
+    return {name: replace(model, calibrated=calibrated.get(name)) for name, model in models.items()}
 
 
 def _stated(folder: Path) -> str:
     return str(read_sheet(folder).get("weights_sha256"))
 
 
-def _match(served: Served, folder: Path) -> CalibratedPredictor | None:
+def _match(model: Served, folder: Path) -> CalibratedPredictor | None:
     """The model with the calibration in a folder; None if it is that of other weights."""
     weights = _stated(folder)
-    predictor, others = served.predictor, load_members(served.predictor, folder)
+    predictor, others = model.predictor, load_members(model.predictor, folder)
     try:
         predictor = Ensemble([predictor, *others]) if others else predictor
     except ValueError:  # no ensemble with this model

@@ -176,11 +176,11 @@ def answer_of(prediction: Prediction, is_first: bool) -> Answer:
         arrays |= {"low": prediction.intervals.low, "high": prediction.intervals.high}
     if is_first and prediction.ood is not None:
         ood = prediction.ood
-        arrays["alarm.p"] = np.asarray(ood.p)
-        arrays["alarm.raised"] = np.asarray(ood.flagged, bool)
-        arrays["alarm.limited"] = np.asarray(ood.limited, bool)
-        facts = {"level": prediction.intervals.level, "alarm.parts": list(ood.reasons)}
-        facts["alarm.lowest"] = ood.lowest_p
+        arrays["ood.p"] = np.asarray(ood.p)
+        arrays["ood.flagged"] = np.asarray(ood.flagged, bool)
+        arrays["ood.limited"] = np.asarray(ood.limited, bool)
+        facts = {"level": prediction.intervals.level, "ood.reasons": list(ood.reasons)}
+        facts["ood.lowest_p"] = ood.lowest_p
         if prediction.consistency is not None:
             arrays["consistency"] = np.asarray(prediction.consistency)
     return Answer(arrays, facts)

@@ -25,7 +25,7 @@ from pibert.data.readers.recordings import (
     TooSlowError,
 )
 from pibert.fields import Trajectory
-from pibert.notes import collecting
+from pibert.notes import as_note, collecting
 from pibert.serve.answers import NPY_MAGIC, Answer, read_npy
 from pibert.serve.layout import (
     Facts,
@@ -175,20 +175,22 @@ def _read(path: Path, limits: Limits, wanted: str | None, units: Units, hints: H
             f"expected a {path.suffix} file with a flow in it, found none; call its arrays or "
             "columns u, v, x, y, t",
         ) from None
-    with collecting() as notes:
+    with collecting() as raised:
         recordings = open_recordings(path, kind, hints, isolate=limits)
         if wanted is not None and wanted not in recordings.names:
             raise ValueError(f"{path}: there is no trajectory {wanted[:100]!r}")
         found = recordings[0 if wanted is None else wanted]
     check_frame_size((len(found.spec.channels), *found.spec.grid.shape), limits.dataset)
     fit, changes = fit_to_models(found, units)
-    texts = [*recordings.notes, *map(str, notes), *changes]
+    notes = [*recordings.notes, *raised, *changes]
     if wanted is None and len(recordings) > 1:
-        texts.append(f"the first of {len(recordings)} trajectories")
-    answer = take_frames(fit, 0, None, limits.dataset, [_as_hints(text) for text in texts])
+        notes.append(f"the first of {len(recordings)} trajectories")
+    answer = take_frames(fit, 0, None, limits.dataset, notes)
     if answer.facts["stop"] < found.num_frames:
         text = f"the first {answer.facts['stop']} of {found.num_frames} frames"
-        answer.facts["remarks"].append(text)
+        answer.facts["notes"].append(as_note(text).to_dict())
+    for note in answer.facts["notes"]:
+        note |= {key: _as_hints(note[key]) for key in ("text", "remedy")}
     return Answer(answer.arrays, answer.facts | _unknown(found, recordings.kind, hints, answer))
 
 

@@ -13,7 +13,7 @@ from pibert.data.format import Reader
 from pibert.data.provenance import counts_frames, predicted_by
 from pibert.fields import Trajectory, read_mask
 from pibert.inference.recording import fit_units, units_of
-from pibert.notes import Notes
+from pibert.notes import Note, Notes, as_note
 from pibert.serve.answers import Answer
 from pibert.serve.limits import Refusal
 from pibert.serve.models import SAMPLE, Served
@@ -31,7 +31,7 @@ class Recordings:
     """
 
     def __init__(self, files: Iterable[Path], models: Iterable[Served]) -> None:
-        self._found: dict[str, tuple[Trajectory, list[str]]] = {}
+        self._found: dict[str, tuple[Trajectory, list[Note]]] = {}
         models = list(models)
         self.units: Units = [units_of(model.predictor.spec) for model in models]
         folders = [model.path for model in models if model.path.is_dir()]
@@ -79,19 +79,19 @@ class Recordings:
         trajectory, _ = self._find(key)
         return len(_range(trajectory, start, stop, limit)) * _frame_size(trajectory)
 
-    def _find(self, key: str) -> tuple[Trajectory, list[str]]:
+    def _find(self, key: str) -> tuple[Trajectory, list[Note]]:
         if key not in self._found:
             raise Refusal("not_found", f"there is no sample {key!r:.100}; see /v1/samples")
         return self._found[key]
 
 
-def fit_to_models(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[str]]:
+def fit_to_models(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[Note]]:
     """The trajectory in units that a model takes or in metres and seconds, and notes on that."""
     notes = Notes()
     fit = fit_units(trajectory, units, notes.add)
     if all(note.code != "units-converted" for note in notes):
         return trajectory, []  # units that would only be assumed are not stated
-    return fit, [str(note) for note in notes]
+    return fit, list(notes)
 
 
 def describe(trajectory: Trajectory) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def take_frames(
     start: int,
     stop: int | None,
     limit: int,
-    notes: Sequence[str] = (),
+    notes: Sequence[Note | str] = (),
 ) -> Answer:
     """Frames of a recording.
 
@@ -153,7 +153,7 @@ def take_frames(
         start: The first frame.
         stop: The one after the last. None: as many as fit.
         limit: Most bytes of the fields.
-        notes: Notes on it, as texts.
+        notes: Notes on it.
     """
     end = _range(trajectory, start, stop, limit).stop
     frames = slice(start, end)
@@ -165,14 +165,13 @@ def take_frames(
     }
     if trajectory.body is not None:
         arrays["body"] = read_mask(trajectory.body, frames).numpy().astype(np.uint8)
-    texts = list(notes)
+    notes = list(notes)
     if trajectory.filled is not None:
         filled = known & read_mask(trajectory.filled, frames)
         if bool(filled.any()):
             arrays["filled"] = filled.numpy().astype(np.uint8)
             share = int(filled.sum()) / int(known.sum())
-            texts.append(
-                f"{share:.2%} of the known vectors were filled, not measured: errors leave them out"
-            )
-    facts = describe(trajectory) | {"start": start, "stop": end, "remarks": texts}
-    return Answer(arrays, facts)
+            text = f"{share:.2%} of the known vectors were filled, not measured"
+            notes.append(Note("filled-vectors", f"{text}: errors leave them out", severity="info"))
+    facts = describe(trajectory) | {"start": start, "stop": end}
+    return Answer(arrays, facts | {"notes": [as_note(note).to_dict() for note in notes]})

@@ -281,14 +281,24 @@ class ModelFacts(TypedDict):
     calibration: dict[str, Any] | None
 
 
-class Alarm(TypedDict):
+class OutOfDistribution(TypedDict):
     """The out-of-distribution warning, and the most unusual score of each sample."""
 
     p: PerSample
-    raised: Flags
+    flagged: Flags
     limited: Flags
-    parts: list[str]
-    lowest: float
+    reasons: list[str]
+    lowest_p: float
+
+
+class NoteFacts(TypedDict):
+    """A note on the input or the answer, as ``pibert.notes.Note``."""
+
+    code: str
+    text: str
+    remedy: str
+    severity: str
+    subject: str
 
 
 class Prediction(TypedDict):
@@ -297,11 +307,11 @@ class Prediction(TypedDict):
     channels: list[str]
     units: list[str]
     dt: float | None
-    remarks: list[str]
+    notes: list[NoteFacts]
     low: NotRequired[Array]
     high: NotRequired[Array]
     level: NotRequired[float]
-    alarm: NotRequired[Alarm]
+    ood: NotRequired[OutOfDistribution]
     consistency: NotRequired[PerSample]
 
 
@@ -335,7 +345,7 @@ class Frames(Recording):
     known: Array
     start: int
     stop: int
-    remarks: list[str]
+    notes: list[NoteFacts]
 
 
 _BODY_ERRORS = tuple(

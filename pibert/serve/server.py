@@ -54,7 +54,7 @@ def serve(setup: Setup, report: Callable[[str], None]) -> None:
     served = load_served(setup.models, setup.device, setup.limits, setup.calibrations)
     recordings = Recordings(setup.samples, served.values())
     metrics, budget = Metrics(), Budget(setup.limits.work)
-    workers = {name: Worker(own, setup.limits, budget, metrics) for name, own in served.items()}
+    workers = {name: Worker(model, setup.limits, budget, metrics) for name, model in served.items()}
     service = Service(workers, recordings, setup.limits, budget, metrics, lambda: gate.is_stopping)
     gate = Gate(
         make_app(service),
@@ -67,9 +67,9 @@ def serve(setup: Setup, report: Callable[[str], None]) -> None:
     with _bound(setup.host, setup.port) as listening:
         host = f"[{setup.host}]" if ":" in setup.host else setup.host
         report(f"Serving on http://{host}:{listening.getsockname()[1]}/")
-        for name, own in served.items():
-            kind, spec = own.predictor.card["model"]["name"], own.predictor.spec
-            leads = 0 if own.calibrated is None else own.calibrated.calibration.leads
+        for name, model in served.items():
+            kind, spec = model.predictor.card["model"]["name"], model.predictor.spec
+            leads = 0 if model.calibrated is None else model.calibrated.calibration.leads
             intervals = f", prediction intervals for {leads} frames" if leads else ""
             rows, columns = spec.grid.shape
             report(f"  {name}: {kind}, {' '.join(spec.channels)} on {rows} x {columns}{intervals}")

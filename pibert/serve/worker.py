@@ -59,13 +59,13 @@ class Job:
         self.notes = Notes(on_new=self.pending.append)
         self._loop = asyncio.get_running_loop()
 
-    def take_notes(self) -> list[str]:
+    def take_notes(self) -> list[dict[str, str]]:
         """Notes that no block has carried yet."""
         notes = [
             replace(note, remedy=_REMEDIES.get(note.code, note.remedy)) for note in self.pending
         ]
         self.pending.clear()
-        return [str(note) for note in notes]
+        return [note.to_dict() for note in notes]
 
     def put(self, item: Answer | Exception) -> None:
         """Deliver a block or an error; called in the thread of the model."""
@@ -269,7 +269,7 @@ class Worker(threading.Thread):
     def _send(self, job: Job, block: Answer) -> None:
         facts, arrays = block.facts, block.arrays
         if job.first is not None or job.pending:
-            facts = facts | {"remarks": job.take_notes()}
+            facts = facts | {"notes": job.take_notes()}
         if job.first is not None:
             # Frames come first: they are the content of an npy file.
             arrays, facts = arrays | job.first.arrays, job.first.facts | facts

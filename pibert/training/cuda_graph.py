@@ -97,7 +97,7 @@ class GraphRunner:
         if trains and objective is not self._objective:
             self._captured = {k: r for k, r in self._captured.items() if k[0] is not trains}
             self._objective = objective
-        key = (trains, objective, len(batch), batch.place % period_of(objective))
+        key = (trains, objective, len(batch), batch.position % period_of(objective))
         if key not in self._captured:
             self._captured[key] = None
             return self._launch(objective, batch, weight)

@@ -223,7 +223,7 @@ class Run:
             model,
             lambda: autocast(self.device, hardware.precision),
             self.clock,
-            enabled=hardware.record and self.device.type == "cuda",
+            enabled=hardware.cuda_graphs and self.device.type == "cuda",
             say=self.reporter.say,
         )
         self.progress = Progress()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pibert.config import Bounds, Count, NonNegative, NonNegativeInt, check
 
@@ -21,7 +21,7 @@ class Hardware:
     """bf16: autocast, with spectral sums and weights in float32."""
     compile: bool = False
     """torch.compile of the model."""
-    record: bool = True
+    cuda_graphs: bool = True
     """Capture the work of a piece as CUDA graphs and replay it; for small models on a GPU."""
     resident: bool = True
     """Keep the samples on the device; otherwise read them from the file each time."""
@@ -29,6 +29,8 @@ class Hardware:
     """Processes that read ahead if samples are not resident."""
     profile: bool = False
     """Log the shares of data, forward, backward, optimizer ... in the time of an epoch."""
+
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"cuda_graphs": "record"}
 
     def __post_init__(self) -> None:
         check(self)

@@ -1,5 +1,6 @@
 """Carrying a comparison out: all runs, once, whatever becomes of one of them."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import torch
 
 import pibert
 from pibert.comparison import jobs
+from pibert.comparison.checks import refuse_other_training
 from pibert.comparison.jobs import carry_out
 from pibert.comparison.plan import Candidate, Comparison, Job
-from pibert.comparison.results import gather, shares_device
+from pibert.comparison.results import gather
 from pibert.evaluation.scores import read_card, read_scores
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.run import run
@@ -165,17 +167,6 @@ def test_predictions_that_are_not_finite_fail_their_run(
     assert "expected finite predictions" in message and "samples 0 to" in message
 
 
-def test_the_largest_number_of_runs_on_a_device_is_stored(carried: Carried, tmp_path: Path) -> None:
-    assert [jobs._note_sharing(tmp_path, count) for count in (1, 3, 2)] == [1, 3, 3]
-    for damaged in (b"", b"many", b"\xff"):
-        (tmp_path / jobs.CONCURRENCY).write_bytes(damaged)
-        assert jobs._note_sharing(tmp_path, 2) is None
-    runs = {(own["model"], own["seed"]): own for own in carried.results["runs"]}
-    assert runs["pibert", 3]["at_a_time"] == 1 and runs["pibert", 3]["shared_device"] is False
-    for count, shared in ((4, True), (1, False), (None, None)):
-        assert shares_device({"at_a_time": count}) is shared
-
-
 def test_a_finished_run_can_enter_as_it_is(carried: Carried, tmp_path: Path, quick: None) -> None:
     run = Job("waves", "fno2d", 1).folder(carried.out)
     entering = {"taken": Candidate(run=str(run)), **carried.comparison.candidates}
@@ -226,3 +217,56 @@ def test_several_processes_find_what_one_does(carried: Carried, tmp_path: Path) 
     for name in few:
         job = Job("waves", name, 3)
         assert watcher.errors[job] == pytest.approx(carried.watcher.errors[job], rel=1e-6)
+
+
+# Which finished runs may enter: what they saw, and what they began with
+
+
+def copy_of(carried: Carried, folder: Path, **changes: Any) -> Path:
+    """A run of the comparison whose record says other things of the experiment or its data."""
+    source = Job("waves", "fno2d", 1).folder(carried.out)
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    card = json.loads((source / "model.json").read_text())
+    experiment = card["provenance"]["experiment"]
+    experiment |= {key: value for key, value in changes.items() if key in experiment}
+    experiment["data"] |= changes.get("parted", {})
+    for key in changes.get("unrecorded", ()):
+        del experiment["data"][key]
+    card["provenance"]["data"] |= changes.get("source", {})
+    (folder / "model.json").write_text(json.dumps(card))
+    (folder / "config.json").write_text(json.dumps({"directory": str(folder.parent)}))
+    return folder
+
+
+def enter(carried: Carried, folder: Path) -> None:
+    refuse_other_training(folder, carried.comparison.data["waves"], carried.flows)
+
+
+def test_a_run_enters_with_a_start_of_the_same_split_or_of_other_flows(
+    carried: Carried, tmp_path: Path
+) -> None:
+    copy_of(carried, tmp_path / "same")
+    copy_of(carried, tmp_path / "other", source={"fingerprint": "0"}, parted={"split_seed": 7})
+    for start in ("same", "other", "same/model.safetensors"):
+        name = start.replace("/", "-")
+        # From where the run was started, wherever that is now.
+        enter(carried, copy_of(carried, tmp_path / f"from-{name}", start=start))
+
+
+def test_the_first_of_several_starts_is_checked_too(carried: Carried, tmp_path: Path) -> None:
+    copy_of(carried, tmp_path / "saw", parted={"split_seed": 7})
+    copy_of(carried, tmp_path / "between", start="saw", source={"fingerprint": "0"})
+    last = copy_of(carried, tmp_path / "last", start="between")
+    with pytest.raises(ValueError, match=r"saw: .*split_seed is 7"):
+        enter(carried, last)
+
+
+def test_a_run_of_unknown_provenance_does_not_enter(carried: Carried, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'gone'"):
+        enter(carried, copy_of(carried, tmp_path / "orphan", start="gone"))
+    silent = copy_of(carried, tmp_path / "silent")
+    card = json.loads((silent / "model.json").read_text())
+    (silent / "model.json").write_text(json.dumps(card | {"provenance": {}}))
+    with pytest.raises(ValueError, match="silent: .*model.json"):
+        enter(carried, copy_of(carried, tmp_path / "heir", start="silent"))

@@ -1,6 +1,5 @@
 """Tuning trials: what is chosen, on which data, at what cost, and what happens when one fails."""
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pibert.comparison import trials
 from pibert.comparison.jobs import carry_out
@@ -25,7 +23,6 @@ from tests.comparison.setups import (
     wave,
     write_waves,
 )
-from tests.helpers import refused
 
 HOPELESS, GOOD, EXPLOSIVE = 1e-6, 1e-2, 1e30
 FLOWS, FRAMES, SEED = 10, 8, 5
@@ -97,14 +94,6 @@ def test_trials_have_equal_budgets_anneal_within_them_and_count_by_their_best_ep
             training = [epoch for epoch in epochs if epoch["stage"] == "training"]
             best = min(training, key=lambda epoch: epoch["valid_error"])
             assert (trial["epoch"], trial["valid_error"]) == (best["epoch"], best["valid_error"])
-
-
-def test_results_state_rate_and_optimizer_of_every_run(tuned: Tuned) -> None:
-    with (tuned.out / "results.csv").open() as file:
-        rows = {(r["model"], r["optimizer"], r["learning_rate"]) for r in csv.DictReader(file)}
-    assert rows == {
-        ("pibert", "adamw", "0.01"), ("fno2d", "adamw", "0.01"), ("persistence", "", ""),
-    }  # fmt: skip
 
 
 def test_finished_trials_are_not_repeated(
@@ -215,27 +204,3 @@ def test_the_rate_with_the_least_error_wins_and_an_edge_is_reported(
     choice = choose(plan, tmp_path, "waves", "fno2d")
     assert choice is not None and choice.setting == Setting("adamw", rate)
     assert choice.edge == edge
-
-
-@pytest.mark.parametrize(("budget", "model"), [(0.08, "fno2d"), (0.2, "pibert")])
-def test_a_budget_below_half_an_epoch_is_refused_before_anything_is_written(
-    budget: float, model: str, tmp_path: Path
-) -> None:
-    plan = only(plan_of(tmp_path, HOPELESS, GOOD), model)
-    assert plan.tuning is not None
-    plan = replace(plan, tuning=replace(plan.tuning, budget=budget))
-    with refused(f"{round(budget * 168)} samples", f"'{model}'", "tuning.budget"):
-        carry_out(plan, tmp_path / "out", MemoryWatcher())
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_several_processes_choose_what_one_does(tuned: Tuned, tmp_path: Path) -> None:
-    plan = replace(tuned.plan, seeds=(3,))
-    torch.manual_seed(0)
-    watcher = MemoryWatcher()
-    assert carry_out(plan, tmp_path, watcher, workers=2) == {}
-    assert {own[-1] for own in watcher.trials.values()} == {"done"}
-    results = gather(plan, tmp_path, {})
-    for mine, theirs in zip(results["tuning"], tuned.results["tuning"], strict=True):
-        assert mine["chosen"]["learning_rate"] == theirs["chosen"]["learning_rate"]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pibert.data.convert import convert
 from pibert.data.dataset import BatchOrder, Samples, Window, make_loader
 from pibert.data.format import FormatError, Reader, check, write
 from pibert.data.inspection import inspect
@@ -101,17 +100,6 @@ def test_filled_points_are_written_read_and_checked(tmp_path: Path) -> None:
         file["trajectories/a/filled"][3, 0, 0] = 2
     with pytest.raises(FormatError, match="'filled' must contain 0 and 1 alone, found 2"):
         check(path)
-
-
-def test_conversion_keeps_a_mask_that_marks_something_and_drops_one_that_does_not(
-    tmp_path: Path,
-) -> None:
-    nothing = torch.zeros(FRAMES, *SHAPE, dtype=torch.bool)
-    write(tmp_path / "a.h5", [make_trajectory("a", filled=marked())])
-    write(tmp_path / "b.h5", [make_trajectory("b", filled=nothing)])
-    out = convert(open_recordings(tmp_path / "?.h5"), tmp_path / "out.h5", stride=2)
-    a, b = Reader(out)
-    assert torch.equal(filled_points(a), marked()[::2]) and b.filled is None
 
 
 def test_filled_points_are_input_but_never_targets() -> None:

@@ -160,24 +160,6 @@ def test_units_are_converted_to_those_of_the_model(tmp_path: Path) -> None:
     assert notes == ["a: points are (0.2, 0.3) apart, those of the model (0.1, 0.3)"]
 
 
-def test_missing_units_are_noted_and_pixels_refused(tmp_path: Path) -> None:
-    valid = torch.ones(SHAPE, dtype=torch.bool)
-    valid[2, 2] = False
-    known = make_trajectory(states=smooth(), valid=valid)
-    spec, notes = replace(known.spec, units=("1", "1")), list[str]()
-    bare = replace(known, spec=spec, length_unit=None)
-    how = settings(known)
-    fill_recordings(recorded(bare), tmp_path / "a.h5", how, on_note=notes.append)
-    (note,) = notes
-    assert "u in m/s" in note
-    assert Reader(tmp_path / "a.h5")["a"].spec.units == ("1", "1")
-    grid = replace(spec.grid, dx=16.0, dy=16.0, origin=(8.0, 8.0))
-    pixels = replace(bare, spec=replace(spec, grid=grid))
-    with pytest.raises(ValueError, match="look like pixels; give --scale and --pulse-delay"):
-        fill_recordings(recorded(pixels), tmp_path / "b.h5", how)
-    assert not (tmp_path / "b.h5").exists()
-
-
 def test_recordings_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
     valid, out = torch.ones(SHAPE, dtype=torch.bool), tmp_path / "out.h5"
     valid[2, 2] = False

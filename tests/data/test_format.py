@@ -1,11 +1,9 @@
 """The native format: round trips, atomic writing, damage, worker processes."""
 
-import fcntl
 import math
 import os
 import pickle
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from pibert.data.format import FormatError, Reader, Writer, check, write
 from pibert.data.resample import represent
 from pibert.fields import FieldSpec, Grid, Trajectory
 from tests.data.helpers import disc, make_trajectory, random_states
+from tests.helpers import small_disk
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,11 +124,9 @@ def test_slices_equal_slices_of_the_whole(path: Path, frames: slice, channels: A
     [
         (lambda: spoilt(math.nan), r"'v' is nan .*frame 3, row 4, column 6"),
         (lambda: make_trajectory("ok"), "'ok' already"),
-        (lambda: make_trajectory("a/b"), "'a/b'"),
         (lambda: make_trajectory(states=random_states(3, 2, 5, 7).double()), "float32"),
         (lambda: make_trajectory(source={"a": math.nan}), "source must be plain JSON"),
         (lambda: make_trajectory(time=0.05 * torch.tensor([0, 1, 2, 3.2, 4.2, 5.2])), "not dt ="),
-        (lambda: make_trajectory(time=0.1 * torch.arange(6.0)), "dt = 0.05 apart"),
         (lambda: bare(family="magic"), "'magic'; choose from: incompressible"),
     ],
 )
@@ -172,32 +169,13 @@ def test_the_target_changes_with_the_end_of_the_block(tmp_path: Path) -> None:
     assert target.read_bytes() == before and files_in(tmp_path) == ["flow.h5"]
 
 
-def test_an_unusable_target_is_named(tmp_path: Path) -> None:
-    locked = tmp_path / "locked.h5"
-    locked.touch(mode=0o444)
-    for target, error, remedy in (
-        (tmp_path, IsADirectoryError, "name a file in it"),
-        (locked, PermissionError, "make it writable"),
-        (Path("/proc/flow.h5"), OSError, "nothing was changed"),
-    ):
-        with pytest.raises(error, match=remedy):
-            write(target, [make_trajectory()])
-
-
 @pytest.mark.parametrize("limit", [100, 100_000, 283_000])
 def test_a_full_disk_is_a_plain_error_and_changes_nothing(path: Path, limit: int) -> None:
-    """A limit on the size of files stands for the disk; the process must survive it."""
     before = path.read_bytes()
     new = make_trajectory("new", frames=1000)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        with pytest.raises(OSError, match=r"flow.h5: cannot write: File too large; nothing was"):
-            write(path, [new])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
+    refusal = pytest.raises(OSError, match=r"flow.h5: cannot write: File too large; nothing was")
+    with small_disk(limit), refusal:
+        write(path, [new])
     assert path.read_bytes() == before
     assert files_in(path.parent) == [path.name]
     write(path, [new])
@@ -246,25 +224,6 @@ def test_a_killed_writer_leaves_no_target_and_the_next_one_cleans_up(tmp_path: P
     write(target, [make_trajectory()])
     check(target)
     assert files_in(tmp_path) == [target.name]
-
-
-def test_only_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    names = {
-        "living": f".flow.h5.{os.getpid()}-0.partial",
-        "locked": f".flow.h5.{dead.pid}-1.partial",
-        "dead": f".flow.h5.{dead.pid}-2.partial",
-        "of another target": f".other.h5.{dead.pid}-3.partial",
-        "no writer's": ".flow.h5.copy-4.partial",
-    }
-    for name in names.values():
-        (tmp_path / name).touch()
-    with (tmp_path / names["locked"]).open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        write(tmp_path / "flow.h5", [make_trajectory()])
-    left = {key for key, name in names.items() if (tmp_path / name).exists()}
-    assert left == set(names) - {"dead"}
 
 
 def test_a_file_is_on_the_disk_before_it_gets_its_name(
@@ -320,20 +279,16 @@ def store_names_elsewhere(file: h5py.File) -> None:
 
 BROKEN: list[tuple[Change, str]] = [
     (lambda file: file.attrs.modify("version", 2), "version 2.*install a newer"),
-    (lambda file: file.attrs.modify("format", "other"), "'pibert-trajectories'"),
     (lambda file: file.__delitem__("trajectories"), "'trajectories' is missing"),
     (store_names_elsewhere, "'trajectories' is missing"),
-    (lambda file: file["trajectories"].clear(), "no trajectory"),
     (lambda file: file["trajectories"].create_dataset("d", data=1), "'d' is not a group"),
     (remove("fields"), "'Re 1800, süd': .*'fields' is missing"),
     (
         swap("fields", np.zeros((6, 2, 5), np.float32)),
         r"found \(6, 2, 5\)",
     ),
-    (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), r"found \(6, 3, 5, 7\)"),
     (swap("fields", np.full((6, 2, 5, 7), np.nan, np.float32)), "'u' is nan at a known point"),
     (swap("time", np.arange(5.0)), r"= \(5, 2, 5, 7\) from its time"),
-    (swap("time", np.array([0, 0.05, 0.1, 0.1, 0.2, 0.3])), "time must increase"),
     (swap("time", np.array([0, 0.05, 0.1, 0.15, 0.2, 0.26])), "'time' are not dt = 0.05"),
     (
         swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])),
@@ -341,12 +296,9 @@ BROKEN: list[tuple[Change, str]] = [
     ),
     (swap("x", np.geomspace(0.1, 1, 7)), "'x' are not uniformly dx = 0.1 apart; resample"),
     (swap("body", np.zeros((7, 5), np.uint8)), r"body mask .*\(5, 7\) or \(6, 5, 7\)"),
-    (swap("body", np.full((6, 5, 7), 3, np.uint8)), "'body' .*found 3"),
     (state("dx", None), "'dx' is missing"),
     (state("channels", "u, v"), "'channels' is not JSON"),
-    (state("units", '["m/s"]'), "2 units"),
     (state("family", "magic"), "'magic'; choose from: incompressible"),
-    (state("sides", '{"left": "door"}'), "'door'"),
     (state("parameters", '{"Re": {"value": 3}}'), "'scaling'"),
 ]
 

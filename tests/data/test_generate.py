@@ -172,47 +172,6 @@ def test_the_hash_depends_on_content_version_and_case(monkeypatch: pytest.Monkey
     assert len(codes | {recipe_hash(Noise())}) == 6
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "problem"),
-    [
-        ("scales.diameter", "abc", "diameter: .*'abc'"),
-        ("scales.viscosity", -1, "viscosity: expected a number above 0"),
-        ("scheme", "bgk", "\"trt\".*found 'bgk'"),
-        ("samples.x", 3, "samples: expected a section"),
-        ("frames", True, "frames: expected a whole number"),
-        ("frame", 3, "'frame'; did you mean 'frames'"),
-        ("reynolds", [100.0], "reynolds: expected a list of 2"),
-        ("reynolds", [200.0, 100.0], "lower number first"),
-    ],
-)
-def test_a_wrong_setting_is_named(key: str, value: object, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        change(find_preset("cylinder"), {key: value})
-
-
-def test_settings_take_whole_numbers_and_lists() -> None:
-    recipe = change(find_preset("cylinder"), {"reynolds": [100, 150], "interval": 1})
-    assert recipe.reynolds == (100.0, 150.0)  # type: ignore[attr-defined]
-    assert isinstance(recipe.interval, float)  # type: ignore[attr-defined]
-    speeds = change(find_preset("tandem"), {"reynolds": [100, 110.5, 120]})  # any number of them
-    assert speeds.reynolds == (100.0, 110.5, 120.0)  # type: ignore[attr-defined]
-
-
-def test_two_processes_do_not_work_on_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "noise.h5"
-    problems: list[str] = []
-
-    def meddle(done: float) -> None:
-        try:
-            generate(Noise(), path, patience=0.0)
-        except BlockingIOError as error:
-            problems.append(str(error))
-
-    generate(Noise(), path, on_progress=meddle)
-    assert problems and "another process has been working on it for 0 hours" in problems[0]
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["noise.h5"]
-
-
 def test_a_waiting_process_resumes_a_killed_one_with_identical_results(
     tmp_path: Path,
 ) -> None:

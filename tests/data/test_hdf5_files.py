@@ -1,6 +1,5 @@
 """HDF5 files that refer to other files, and files that are not complete."""
 
-import resource
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pibert.data.partial import replace_file
 from pibert.data.readers import open_recordings
 from tests.fuzz.corpus import CORPUS, HDF5
 from tests.fuzz.hdf5 import WAYS, lead_out, write_secret
+from tests.helpers import small_disk
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -77,12 +77,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "note.json"
     for content in (b"another", b"one"):
         replace_file(path, content)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            replace_file(path, bytes(1000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with small_disk(100), pytest.raises(OSError, match="File too large"):
+        replace_file(path, bytes(1000))
     assert path.read_bytes() == b"one"
     assert [entry.name for entry in tmp_path.iterdir()] == ["note.json"]

@@ -13,7 +13,7 @@ import pytest
 import scipy.io
 import torch
 
-from pibert.data.isolation import Limits, limits_for, remote
+from pibert.data.isolation import Limits, remote
 from pibert.data.readers import ISOLATED, open_recordings
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.fields import MASKS, Trajectory, read_mask
@@ -121,18 +121,6 @@ def test_a_file_that_takes_too_much_memory_is_refused(
     monkeypatch.setattr(remote, "limits_for", lambda path: Limits(20 << 20, 60.0))
     with pytest.raises(SourceError, match="bomb.mat: reading it takes much more memory than"):
         open_recordings(tmp_path / "bomb.mat")[0].read()
-
-
-def test_limits_grow_with_the_data(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    for name in ("x", "y"):
-        (tmp_path / "a" / name).write_bytes(bytes(10**6))
-    (tmp_path / "a" / "flow.pvd").write_text("<VTKFile/>")
-    none, one = limits_for(tmp_path / "absent"), limits_for(tmp_path / "a" / "x")
-    assert one.memory - none.memory == 50 * 10**6 and one.seconds - none.seconds == 10
-    folder = limits_for(tmp_path / "a")
-    assert folder == limits_for(tmp_path / "a" / "flow.pvd")
-    assert folder.memory - none.memory > 100 * 10**6
 
 
 def test_a_script_without_a_guard_reads_in_a_child(tmp_path: Path) -> None:

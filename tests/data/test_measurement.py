@@ -178,20 +178,6 @@ def test_only_velocities_are_measured_and_local_records_the_settings(tmp_path: P
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"window": 0}, "window .*found 0"),
-        ({"noise": math.nan}, "noise must be zero or positive"),
-        ({"outliers": 1.5}, "outliers .*found 1.5"),
-        ({"velocity": 0.0}, "velocity .*found 0.0"),
-    ],
-)
-def test_invalid_settings_are_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Measurement(**changes)
-
-
 def test_trajectories_that_cannot_be_measured_are_refused() -> None:
     box = periodic(torch.zeros(1, 2, 3, 4))
     for trajectory, found in (

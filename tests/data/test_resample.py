@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from pibert.data import resample
 from pibert.data.resample import Region, Resizer, crop, represent
 from pibert.fields import Grid, Sides, read_mask
 from tests.data.helpers import SHAPE, make_trajectory, random_states
@@ -117,14 +116,6 @@ def test_frames_and_channels_of_a_view() -> None:
     assert view.local == {"stride": 3, "channels": ["p", "u"], "max_frames": 3}
 
 
-def test_stretches_of_frames_compose_and_are_counted_in_the_source() -> None:
-    trajectory = make_trajectory(frames=20)
-    once = represent(trajectory, frames=slice(4, None), stride=2)
-    twice = represent(once, frames=slice(1, -1))
-    assert torch.equal(twice.read(), trajectory.read()[[6, 8, 10, 12, 14, 16]])
-    assert once.local["frames"] == [4, 19] and twice.local["frames"] == [6, 16]
-
-
 def test_a_stride_across_gaps_in_time_is_refused() -> None:
     time = 0.05 * torch.tensor([0, 1, 10, 11, 20, 21], dtype=torch.float64)
     trajectory = make_trajectory(time=time)
@@ -156,28 +147,13 @@ def test_a_moving_body_moves_in_the_view() -> None:
     ("choice", "found"),
     [
         ({"channels": ("u", "w")}, r"\['w'\]; choose from: u, v"),
-        ({"stride": 0}, "found 0"),
         ({"size": (0, 3)}, "two positive numbers"),
         ({"frames": slice(20, None)}, "'a' has 6 frames: .*20:"),
-        ({"frames": slice(2, 8, 2)}, "one of 2; use stride"),
     ],
 )
 def test_wrong_arguments_are_named(choice: dict[str, Any], found: str) -> None:
     with pytest.raises(ValueError, match=found):
         represent(make_trajectory(), **choice)
-
-
-@pytest.mark.parametrize("size", [(4, 6), (5, 7), (12, 20)])
-def test_many_frames_are_resized_as_each_by_itself(
-    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resample, "_TOGETHER", 3 * 2 * 8 * 18)
-    fields, known = random_states(10, 2, 8, 18), random_states(10, 1, 8, 18)[:, 0] > -1
-    resizer = Resizer(grid_of(), size)
-    together = resizer.resize(fields, known)
-    for frame in range(10):
-        alone = resizer.resize(fields[frame : frame + 1], known[frame : frame + 1])
-        torch.testing.assert_close(together[frame : frame + 1], alone, equal_nan=True)
 
 
 ROWS, COLUMNS = SHAPE
@@ -209,16 +185,6 @@ def test_a_cut_side_is_open_and_a_cut_periodic_axis_on_both_sides() -> None:
     part = crop(whole, Region(rows=slice(1, None), columns=slice(0, -1)))
     assert part.spec.grid.sides == ("open", "open", "open", "slip")
     assert crop(whole, Region()).spec.grid.sides == sides
-
-
-def test_a_crop_of_a_crop_is_counted_in_the_source() -> None:
-    whole = make_trajectory()
-    once = crop(whole, Region(rows=slice(1, None), columns=slice(1, None)))
-    twice = crop(once, Region(rows=slice(1, None), columns=slice(2, None)))
-    assert torch.equal(twice.read(), whole.read()[..., 2:, 3:])
-    assert twice.local["crop"] == [2, ROWS - 1, 3, COLUMNS - 1]
-    with pytest.raises(ValueError, match="already cropped and resized; crop the original"):
-        crop(represent(once, size=(2, 2)), Region(rows=slice(1, None)))
 
 
 def test_a_region_includes_its_ends_and_is_refused_without_points_or_given_twice() -> None:

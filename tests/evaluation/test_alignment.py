@@ -18,7 +18,7 @@ from pibert.evaluation.alignment import (
 )
 from pibert.fields import Batch
 from pibert.physics import derivatives
-from tests.helpers import refused, tiny_model, tiny_spec
+from tests.helpers import refused, tiny_spec
 
 SHAPE = (14, 22)  # 4 x 6 tokens of 4 x 4 points, the last ones cut
 SPEC = tiny_spec(SHAPE)
@@ -172,16 +172,6 @@ def test_smoothing_by_hand() -> None:
     found = smoothed(values, where, 2)
     assert found[0, 1, 2] == pytest.approx(0.25 * 2 + 0.75 * 5)
     assert torch.equal(smoothed(values, where, 1), values)
-
-
-def test_unusable_embeddings_are_refused() -> None:
-    samples = make_samples(2)
-    with refused("DeepONet2d"):
-        alignment(tiny_model("deeponet2d", SPEC).double(), samples, patch=4)
-    with refused("divides"):
-        alignment(lambda x, p, m: x[..., :3, :3], samples, patch=4)
-    with refused("finite"):
-        alignment(lambda x, p, m: x * torch.nan, samples, patch=4)
 
 
 def test_the_fit_from_sums_is_the_closed_form_on_rows() -> None:

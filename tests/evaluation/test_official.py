@@ -202,8 +202,3 @@ def test_probes_of_the_moving_cylinder_fall_outside_as_coded_and_inside_correcte
         official_probes((64, 64), centre=(66, 64), diameter=24, stride=2)
     places = official_probes((64, 64), centre=(66, 64), diameter=24, stride=2, corrected=True)
     assert sorted({column for _, column in places}) == [45, 51, 57, 63]
-
-
-def test_a_mean_of_another_shape_is_refused() -> None:
-    with refused("mean of shape"):
-        Official(spec=SPEC, frames=T + 1, mean=mean_window([windows()[0]]))

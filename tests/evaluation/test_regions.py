@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from pibert.evaluation.geometry import boundary_points
-from pibert.evaluation.measure import gradient_unit
 from pibert.evaluation.pointwise import Pointwise, frame_errors
 from pibert.evaluation.regions import (
     BoundaryError,
@@ -30,7 +29,6 @@ from tests.evaluation.masked_frames import (
     make_frames,
     values_of,
 )
-from tests.helpers import refused
 
 FRAMES = make_frames(body=make_body(moving=True))
 
@@ -110,11 +108,6 @@ def test_a_prediction_that_is_not_finite_is_not_hidden() -> None:
     assert np.isfinite(found["nmse", "v"])
 
 
-def test_a_normaliser_of_other_channels_is_refused() -> None:
-    with refused("mean", "std"):
-        Pointwise(spec=SPEC, normalizer=MIXED_NORMALIZER)
-
-
 DX, DY = SPEC.grid.dx, SPEC.grid.dy
 
 
@@ -187,20 +180,6 @@ def test_near_the_body_are_the_known_points_within_half_a_diameter(moving: bool)
         mse, nmse = region_errors(frames, where, channels, scales)
         assert found["near_body_rmse", component] == pytest.approx(mse**0.5, rel=1e-12)
         assert found["near_body_nmse", component] == pytest.approx(nmse, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("unit", "length", "expected"),
-    [
-        ("m/s", None, "1/s"),
-        ("mm/s", "mm", "1/s"),
-        ("m/s", "mm", "m/s/mm"),
-        ("1", "D", "U/D"),
-        ("U", None, "U/length"),
-    ],
-)
-def test_the_unit_of_a_gradient(unit: str, length: str | None, expected: str) -> None:
-    assert gradient_unit(unit, length) == expected
 
 
 # By hand: the diameter is 3 rows of 0.2 = 2 columns of 0.3; the body's centre lies at columns 6.5,

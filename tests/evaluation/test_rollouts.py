@@ -169,14 +169,6 @@ def test_diverged_rollout_is_counted_and_does_not_affect_others() -> None:
     assert torch.allclose(scores.terms[0], alone.terms[0])
 
 
-def test_with_blocks_of_frames_the_block_that_diverged_is_lost() -> None:
-    samples = samples_of(travelling(), steps=7)
-    scores = score_rollouts(Moves(by=1, block=2, fails=4), samples, [12])
-    assert scores.diverged.tolist() == [3]
-    whole = score_rollouts(Moves(by=1, block=2), samples, [12])
-    assert whole.terms.shape[1] == 7 and whole.diverged.tolist() == [0]
-
-
 def test_predictor_receives_history_parameters_and_mask() -> None:
     valid = torch.ones(60, *SHAPE, dtype=torch.bool)
     valid[5, 2, 3] = False
@@ -201,14 +193,6 @@ def test_climate_is_mean_variance_and_correlation_time_of_known_frames() -> None
     assert climate.memory == pytest.approx(20 * math.acos(math.exp(-1)) / (2 * math.pi), rel=0.02)
 
 
-def test_samples_of_other_windows_or_channels_are_refused() -> None:
-    with refused("at least 2"):
-        score_rollouts(Moves(history=2), samples_of(travelling()), [0])
-    other = replace(travelling(), spec=replace(SPEC, channels=("u", "w")))
-    with refused("channels"):
-        score_rollouts(Moves(), samples_of(other), [0])
-
-
 def test_filled_points_are_input_but_not_scored() -> None:
     filled = torch.rand(60, *SHAPE, generator=torch.Generator().manual_seed(0)) < 0.2
     filled[[0, 11]] = False  # the starts
@@ -223,12 +207,6 @@ def test_filled_points_are_input_but_not_scored() -> None:
     score_rollouts(predictor, samples_of(wild), [4])
     assert bool(predictor.seen[0]["mask"].all())
     assert torch.equal(predictor.seen[0]["fields"][0], wild.read(slice(4, 5)))
-
-
-def test_values_beyond_the_range_of_their_type_count_as_diverged() -> None:
-    samples = samples_of(travelling())
-    scores = score_rollouts(Moves(offset=math.inf), samples, [0])
-    assert scores.diverged.tolist() == [1] and scores.stable.tolist() == [0]
 
 
 def statistics(runs: Any) -> dict[str, float]:

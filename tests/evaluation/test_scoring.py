@@ -1,6 +1,7 @@
 """Scores of a predictor: frames, gaps, picks, terms by brute force, and what has no score."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,8 @@ import torch
 from torch import Tensor
 
 from pibert.data.dataset import Samples, Window
-from pibert.data.splits import Segment
-from pibert.evaluation import scoring
 from pibert.evaluation.forecast_scores import ForecastScores
+from pibert.evaluation.scores import FORMAT, Scores, read_card, read_scores, save_scores
 from pibert.evaluation.scoring import FrameScores, score_frames, seen_by, sequences
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 from pibert.inference import Predictor
@@ -194,25 +194,6 @@ def test_a_frame_of_which_nothing_is_known_is_not_picked() -> None:
     assert 5 not in found.arrays["picks/rows"].tolist()
 
 
-def test_predictions_that_are_not_finite_are_refused() -> None:
-    samples = samples_of([flow("a", 8, 0)])
-    predictor = predictor_of(samples)
-    with torch.no_grad():
-        next(predictor.model.parameters()).fill_(float("nan"))
-    with refused("finite predictions", "samples 0 to 6", "train"):
-        score_frames(predictor, samples)
-
-
-def test_windows_that_are_too_short_or_too_far_are_refused() -> None:
-    flows = [flow("a", 8, 0)]
-    predictor = predictor_of(samples_of(flows, 2), history=2)
-    with refused("at least 2 frames"):
-        score_frames(predictor, samples_of(flows, 1))
-    far = Samples(flows, window=Window(history=2, horizon=2), normalizer=NORMALIZER)
-    with refused("at least 2 frames"):
-        score_frames(predictor, far)
-
-
 def test_official_r2_and_mvpe_are_those_of_loops_over_all_windows() -> None:
     shape, body = (20, 24), torch.zeros(20, 24, dtype=torch.bool)
     body[10, 4:7] = True  # D is three columns: stations at 8, 11, 14 and 17
@@ -261,30 +242,45 @@ def test_filled_points_are_input_but_not_scored() -> None:
     assert value(found, "physical/pointwise", "nmse", "all") == pytest.approx(nmse.item(), rel=1e-4)
 
 
-def test_frames_in_pairs_are_scored_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    time = 0.05 * torch.arange(24, dtype=torch.float64)
-    time += 0.5 * (torch.arange(24) // 2)
-    rows, columns = torch.meshgrid(*map(torch.arange, SHAPE), indexing="ij")
-    middle = torch.linspace(2, SHAPE[0] - 3, 24)[:, None, None]
-    moving = ((rows - middle).abs() < 1.5) & ((columns - 3).abs() < 2)
-    still = torch.zeros(SHAPE, dtype=torch.bool)
-    still[2:4, 3:5] = True
-    segments = (Segment(0, 0, 16), Segment(1), Segment(0, 16, None))
-    samples = samples_of(
-        [flow("a", 24, 0, time=time, body=moving), flow("b", 12, 1, time=time[:12], body=still)],
-        segments=segments,
-    )
-    predictor = predictor_of(samples)
-    calls: list[int] = []
-    predictor.model.register_forward_hook(lambda _, given, __: calls.append(len(given[0])))
-    found = score_frames(predictor, samples)
-    assert calls[:3] == [8, 6, 4]  # not one frame at a time
-    monkeypatch.setattr(
-        scoring, "_by_trajectory", lambda samples: ([piece] for piece in sequences(samples))
-    )
-    alone = score_frames(predictor, samples)
-    assert found.arrays.keys() == alone.arrays.keys()
-    for name, values in alone.arrays.items():
-        torch.testing.assert_close(
-            found.arrays[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name
-        )
+# Files
+
+
+def make() -> Scores:
+    generator = torch.Generator().manual_seed(0)
+    terms = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    arrays = {
+        "terms/physical/pointwise": terms,
+        "rows/frame": torch.arange(5),
+        "picks/truth": torch.randn(3, 2, 4, 6, generator=generator).transpose(2, 3),
+        "picks/known": torch.rand(3, 6, 4, generator=generator) > 0.5,
+        "strip/truth": torch.randn(2, 2, 4, 6, generator=generator).half(),
+    }
+    return Scores({"labels": {"model": "a"}, "values": {"x": [0.1 + 0.2, None]}}, arrays)
+
+
+def test_what_was_saved_comes_back_to_the_bit(tmp_path: Path) -> None:
+    first = make()
+    save_scores(tmp_path, first)
+    again = read_scores(tmp_path)
+    assert {**again.card} == {"format": FORMAT, **first.card}
+    assert set(again.arrays) == set(first.arrays)
+    for name, value in first.arrays.items():
+        assert again.arrays[name].dtype == value.dtype
+        assert torch.equal(again.arrays[name], value)
+    assert read_card(tmp_path) == again.card
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"format": 99}', "{}", '"text"', "null"])
+def test_invalid_card_is_refused_with_its_path(content: str, tmp_path: Path) -> None:
+    save_scores(tmp_path, make())
+    (tmp_path / "scores.json").write_text(content)
+    with refused("scores.json", "evaluate again"):
+        read_card(tmp_path)
+
+
+def test_damaged_tensors_are_refused_with_their_path(tmp_path: Path) -> None:
+    save_scores(tmp_path, make())
+    path = tmp_path / "scores.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    with refused("scores.safetensors", "evaluate again"):
+        read_scores(tmp_path)

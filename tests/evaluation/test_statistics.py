@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pibert.evaluation.intervals import interval, resample_trajectories
 from pibert.evaluation.measure import Frames
 from pibert.evaluation.statistics import Statistics, dominant_frequency, drag_terms
 from pibert.evaluation.temporal import power_density
@@ -195,14 +194,3 @@ def test_a_flow_without_a_peak_has_no_frequency() -> None:
     for true in (0.4321, 1.234, 3.3):
         frequency, power = power_density(torch.sin(2 * math.pi * true * t), DT)
         assert dominant_frequency(frequency, power) == pytest.approx(true, rel=1e-3)
-
-
-def test_flows_are_resampled_for_an_interval() -> None:
-    rows = torch.stack(
-        [STATISTICS.terms(frames_of(wave(1 + 0.02 * k, phase=k))) for k in range(-5, 6)]
-    )
-    drawn = resample_trajectories(torch.arange(len(rows)), resamples=200, seed=0)
-    found = interval(STATISTICS, rows, drawn)
-    place = [entry.metric for entry in STATISTICS.entries].index("energy_ratio")
-    low, value, high = (float(part[place]) for part in (found.low, found.value, found.high))
-    assert low < value < high and value == pytest.approx(1, abs=0.01)

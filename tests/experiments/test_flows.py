@@ -11,11 +11,12 @@ import torch
 from pibert import config
 from pibert.data.dataset import Window
 from pibert.data.format import write
-from pibert.data.splits import SPLITS, Shares
+from pibert.data.splits import SPLITS, Segment, Shares, Split
 from pibert.experiments import flows as flows_module
 from pibert.experiments.evaluation import RolloutPlan, refuse_short_flows
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import Flows, outline, prepare, prepare_test
+from pibert.experiments.summary import one_flow_note
 from pibert.fields import Normalizer, Trajectory
 from pibert.notes import InputWarning
 from tests.data.helpers import make_trajectory
@@ -59,9 +60,6 @@ def test_notes_of_the_reader_are_reported_for_files_of_other_programs(tmp_path: 
     scaled = replace(plan, hints={"scale": "0.05mm/px", "pulse_delay": "1ms", "dt": 0.01})
     with pytest.warns(InputWarning, match="calibrated with 50 um/px"):
         prepare_test(scaled, prepare(scaled).spec, Normalizer.identity(2))
-    named = replace(plan, hints={"unit": "m/s", "length_unit": "mm", "dt": 0.01})
-    with pytest.warns(InputWarning, match="units: length mm -> m"):
-        prepare(named)
 
 
 def test_flows_that_diverged_in_the_simulation_are_reported(
@@ -129,20 +127,6 @@ def test_a_simulated_case_is_kept_in_the_cache(
     assert again.source == first.source and again.source["recipe_hash"] in file.name
     with pytest.raises(ValueError, match="data: there is no setting 'sample'"):
         prepare(replace(config, recipe={"sample": 5}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({}, "either a path or a case"),
-        ({"path": "a", "case": "heat"}, "either a path or a case"),
-        ({"path": "a", "labelled": 0.0}, "labelled: .*above 0"),
-        ({"path": "a", "outlier_noise": 0.0}, "outlier_noise: .*above 0"),
-    ],
-)
-def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DataConfig(**changes)
 
 
 def test_an_outline_splits_the_flows_without_reading_them(
@@ -228,3 +212,31 @@ def test_conditions_without_parameters_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "flows.h5", flows)
     with pytest.raises(ValueError, match="parameters that vary between flows, found none in 4"):
         prepare(DataConfig(path=str(tmp_path / "flows.h5"), split="conditions"))
+
+
+# Notes before the start
+
+
+def flows_split(split: Split) -> Flows:
+    """Three flows of eight frames; the third has a gap in time after five."""
+    found = [make_trajectory(name, frames=8, dt=0.5) for name in ("a", "b", "c")]
+    times = 0.5 * torch.tensor([0, 1, 2, 3, 4, 9, 10, 11], dtype=torch.float64)
+    found[2] = replace(found[2], time=times)
+    return Flows(tuple(found), split, Normalizer.identity(2), found[0].spec, {})
+
+
+def test_the_longest_stretch_of_a_split_ends_at_gaps_in_time() -> None:
+    flows = flows_split(Split((Segment(0, 0, 3),), (), (Segment(0, 4, 7),), (Segment(2),)))
+    found = [flows.longest(name) for name in ("train", "valid", "calibration", "test")]
+    assert found == [3, 0, 3, 5]
+
+
+def test_scores_that_rest_on_one_flow_are_noted() -> None:
+    by_flow = one_flow_note(flows_split(Split((Segment(0),), (Segment(1),), (), (Segment(2),))))
+    assert by_flow is not None and "'c'" in by_flow.text and "split_seed" in by_flow.remedy
+    in_time = Split((Segment(0, 0, 5),), (Segment(0, 5, 6),), (), (Segment(0, 6),))
+    same = one_flow_note(flows_split(in_time))
+    assert same is not None and "also trains the model" in same.text
+    assert (
+        one_flow_note(flows_split(Split((Segment(0),), (), (), (Segment(1), Segment(2))))) is None
+    )

@@ -15,7 +15,6 @@ from pibert.experiments.experiment import DataConfig, ModelConfig, Pretraining, 
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.physics_notes import physics_notes
 from pibert.fields import Grid
-from pibert.training.losses import LossWeights
 from tests.data.helpers import make_trajectory
 from tests.helpers import TINY
 
@@ -72,14 +71,6 @@ def test_regularisers_and_the_residual_of_pinn_follow_the_family(
     for name, feature in (("pibert", "Laplacian regularisers"), ("pinn", "PDE residual")):
         notes = " ".join(physics_notes(experiment(name), flows, "train"))
         assert (feature in notes) is not regularised
-
-
-def test_regularisers_without_their_common_factor_are_reported_as_off(tmp_path: Path) -> None:
-    flows = flows_of(tmp_path, "incompressible", "u", "v")
-    (note, *_) = physics_notes(experiment("unet", losses=LossWeights(div=0.1)), flows, "train")
-    assert "losses.div" in note and "off, because losses.reg, the factor of both, is 0" in note
-    for losses in (LossWeights(reg=1.0, div=0.1), LossWeights(bnd=0.1), None):
-        assert not physics_notes(experiment("unet", losses=losses), flows, "train")
 
 
 def test_physics_that_is_off_without_a_family_is_named_with_the_remedy(tmp_path: Path) -> None:

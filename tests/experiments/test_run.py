@@ -16,7 +16,7 @@ from pibert.data.format import write
 from pibert.data.normalize import fit_normalizer
 from pibert.experiments import Experiment, load_experiment, resume, run
 from pibert.experiments.flows import prepare
-from pibert.experiments.run_folder import only_one
+from pibert.experiments.run_folder import only_one, read_record, unfinished
 from pibert.fields import Parameter, Trajectory
 from pibert.inference import save_model
 from pibert.notes import InputWarning
@@ -139,17 +139,6 @@ def of_family(family: str | None) -> Callable[[Trajectory], Trajectory]:
     return lambda flow: replace(flow, spec=replace(flow.spec, family=family))
 
 
-def stretched(factor: float) -> Callable[[Trajectory], Trajectory]:
-    def change(flow: Trajectory) -> Trajectory:
-        spec, grid = flow.spec, flow.spec.grid
-        assert spec.dt is not None
-        grid = replace(grid, dx=factor * grid.dx, dy=factor * grid.dy)
-        spec = replace(spec, dt=factor * spec.dt, grid=grid)
-        return replace(flow, spec=spec, time=factor * flow.time)
-
-    return change
-
-
 def test_a_scaling_that_does_not_fit_new_data_is_reported_and_can_be_replaced(
     go: Go, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -197,19 +186,6 @@ def test_a_model_keeps_its_family_when_trained_further(go: Go, tmp_path: Path) -
     assert pibert.load(tmp_path / "newer").spec.family == "incompressible"
 
 
-def test_another_time_step_or_spacing_than_that_of_the_start_is_reported(
-    go: Go, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    go("first")
-    start, known = f"start={tmp_path / 'first'}", pibert.load(tmp_path / "first").spec
-    recwarn.clear()
-    go("same", start, *stored(tmp_path, stretched(1.001)))
-    assert not [note for note in recwarn if "another grid spacing" in str(note.message)]
-    dx = known.grid.dx
-    with pytest.warns(InputWarning, match=f"time step.*dx is {2 * dx:g}, and was {dx:g}"):
-        go("other", start, *stored(tmp_path, stretched(2.0)))
-
-
 def test_resuming_with_another_start_is_refused(go: Go, tmp_path: Path) -> None:
     go("pre", "pretraining_weights.ecp=0", stage="pretrain")
     go("tuned", f"start={tmp_path / 'pre'}")
@@ -219,17 +195,6 @@ def test_resuming_with_another_start_is_refused(go: Go, tmp_path: Path) -> None:
         (tmp_path / "pre" / name).write_bytes((tmp_path / "other" / name).read_bytes())
     with pytest.raises(ValueError, match="other data or another start: start is"):
         go("tuned", f"start={tmp_path / 'pre'}")
-
-
-def test_another_setting_anywhere_is_another_identity(go: Go) -> None:
-    changes = (
-        "seed=0",
-        "data.stride=2",
-        "masking.ratio=0.2",
-        "negatives.kappa=3",
-        "rollout.noise=1",
-    )
-    assert len({go(str(i), change)[0]["identity"] for i, change in enumerate(changes)}) == 5
 
 
 def test_a_folder_of_other_settings_or_other_data_is_refused(go: Go, tmp_path: Path) -> None:
@@ -290,3 +255,58 @@ def test_two_runs_into_one_folder_are_refused(tmp_path: Path) -> None:
     with only_one(tmp_path), pytest.raises(ValueError, match="another process"):
         with only_one(tmp_path):
             pass
+
+
+# Files of a run
+
+
+def made(folder: Path, epochs: int, best: int, valid: Any, **schedule: Any) -> Path:
+    facts = {"epochs": 40, "patience": None, "validate_every": 1, **schedule}
+    record = {"experiment": {}, "stage": "train", "schedule": facts}
+    (folder / "config.json").write_text(json.dumps(record))
+    lines: list[dict[str, Any]] = [{"kind": "start"}]
+    for epoch in range(1, epochs + 1):
+        lines.append({"kind": "epoch", "epoch": epoch, "best_epoch": best, "valid": valid})
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+VALID = {"loss": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "best", "valid", "schedule", "finished"),
+    [
+        (40, 32, VALID, {}, True),
+        (32, 22, VALID, {"patience": 10}, True),  # stopped early, as planned
+        (32, 22, VALID, {}, False),
+        (32, 23, VALID, {"patience": 10}, False),
+        (32, 1, None, {"patience": 10}, False),  # nothing is validated, so nothing stops it
+    ],
+)
+def test_only_a_stopped_run_gets_a_note_on_how_to_resume_it(
+    tmp_path: Path, epochs: int, best: int, valid: Any, schedule: dict[str, Any], finished: bool
+):
+    assert unfinished(tmp_path) is None
+    note = unfinished(made(tmp_path, epochs, best, valid, **schedule))
+    if finished:
+        assert note is None
+    else:
+        assert note is not None and "32 of 40" in note and f"pibert resume {tmp_path}" in note
+    (tmp_path / "log.jsonl").unlink()
+    assert unfinished(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"experiment": {}}',
+        '{"experiment": {}, "stage": "rest"}',
+    ],
+)
+def test_a_file_that_is_not_the_config_of_a_run_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"config.json: not the config of a run"):
+        read_record(path)

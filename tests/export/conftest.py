@@ -13,7 +13,7 @@ from pibert.solver.turbulence import Turbulence
 SHAPE = (16, 24)
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def no_shape_checks() -> Iterator[None]:
     """Call the package as a user does: the checks of the test run cannot be traced."""
     config.update("jaxtyping_disable", True)

@@ -3,18 +3,17 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
 
-from pibert.export.check import draw_samples, read_samples
+from pibert.export.check import draw_samples, measure, read_samples
 from pibert.export.graph import PhysicalStep
-from pibert.fields import FieldSpec, Grid, Parameter
+from pibert.fields import FieldSpec, Grid, Normalizer, Parameter
 from pibert.inference import Predictor, SavedModel
 from pibert.models import MODELS
-from pibert.models.baselines.fourierflow import FourierFlow
 from tests.export.models import save_tiny
+from tests.helpers import tiny_model
 
 TWO = (Parameter(name="Re", scaling="log", mean=3.0, std=0.5), Parameter(name="angle", mean=5.0))
 
@@ -79,11 +78,24 @@ def test_a_sample_that_the_predictor_refuses_comes_out_as_nan(
     assert bool(found[[0, 2]].isnan().all()) and bool(found[[1, 3]].isfinite().all())
 
 
-def test_export_does_not_change_the_model(tmp_path: Path, spec: FieldSpec) -> None:
-    saved = save_tiny(tmp_path, "fourierflow", spec)
-    before = {name: value.clone() for name, value in saved.model.state_dict().items()}
-    step = step_of(saved)
-    assert cast(FourierFlow, saved.model).held_noise is None
-    after = saved.model.state_dict()
-    assert before.keys() == after.keys() == step.model.state_dict().keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+@pytest.fixture
+def predictor() -> Predictor:
+    return Predictor(tiny_model("persistence"), Normalizer((1e5, 0.0), (2.0, 0.5)))
+
+
+def frames(predictor: Predictor) -> torch.Tensor:
+    z = torch.randn(3, 1, 2, 16, 16, generator=torch.Generator().manual_seed(0)).clamp(-3, 3)
+    return predictor.normalizer.invert(z)
+
+
+def test_a_difference_counts_against_the_fluctuations(predictor: Predictor) -> None:
+    expected = frames(predictor)
+    expected[0, 0, 1, 0, 0] = 2.0  # the largest of v
+    found = expected.clone()
+    found[2, 0, 1, 3, 4] -= 0.01
+    difference = measure(found, expected, predictor)
+    assert difference.absolute["u"] == 0 and math.isclose(
+        difference.absolute["v"], 0.01, rel_tol=1e-4
+    )
+    assert math.isclose(difference.relative, 0.005, rel_tol=1e-4)
+    assert math.isclose(difference.excess, difference.relative, rel_tol=1e-3)

@@ -4,14 +4,14 @@ import copy
 import json
 import random
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
 
-from pibert.config import as_plain, parse, read
+from pibert.config import as_plain, parse
 from pibert.data.dataset import Window
 from pibert.experiments.experiment import DataConfig, Experiment, Pretraining
 from pibert.experiments.run_folder import read_record, unfinished
@@ -227,27 +227,6 @@ def run_changed(rng: Rng, good: Good) -> None:
     unfinished(good.folder)
 
 
-def settings_changed(rng: Rng, good: Good) -> None:
-    text = "\n".join(_toml(as_plain(parse(Experiment, good.record["experiment"]))))
-    path = good.folder / "settings.toml"
-    path.write_bytes(mutate(text.encode(), rng))
-    try:
-        read(path, Experiment)
-    finally:
-        path.unlink()
-
-
-def _toml(plain: Mapping[str, Any], name: str = "") -> Iterator[str]:
-    if name:
-        yield f"[{name}]"
-    tables = {key: value for key, value in plain.items() if isinstance(value, dict)}
-    for key, value in plain.items():
-        if key not in tables:
-            yield f"{key} = {json.dumps('none' if value is None else value)}"
-    for key, value in tables.items():
-        yield from _toml(value, f"{name}.{key}" if name else key)
-
-
 def fault(change: Callable[[Rng, Good], None], rng: Rng, good: Good) -> Exception | None:
     """Return an error that a changed file must not raise, if any; restore the good files."""
     try:
@@ -264,5 +243,5 @@ def fault(change: Callable[[Rng, Good], None], rng: Rng, good: Good) -> Exceptio
 
 CHANGES: tuple[Callable[[Rng, Good], None], ...] = (
     *(weights_changed, header_changed, card_changed, card_file_changed, calibration_changed),
-    *(state_changed, run_changed, settings_changed),
+    *(state_changed, run_changed),
 )

@@ -5,11 +5,16 @@ Other damage comes with another ``--seed``. To repeat a failing case:
 """
 
 import os
+import random
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.fuzz.models import CHANGES, Good, fault
 
 ROOT = Path(__file__).parents[2]
 slow = pytest.mark.slow
@@ -52,3 +57,24 @@ def find_failures(folder: Path, seed: int, start: int, stop: int, how: str) -> l
         )
         start = int(case.read_text()) + 1
     return crashes + (folder / "failures").read_text().split("\0")[:-1]
+
+
+# Files of models and runs
+
+
+kinds = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Good:
+    return Good(tmp_path_factory.mktemp("good"))
+
+
+@kinds
+@pytest.mark.parametrize("cases", [60, pytest.param(3000, marks=pytest.mark.slow)])
+def test_a_changed_file_is_read_or_refused(change: Any, cases: int, good: Good) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for case in range(cases):
+            error = fault(change, random.Random(f"{change.__name__} {case}"), good)
+            assert error is None, f"case {case}: {error!r}"

@@ -129,12 +129,3 @@ def test_a_run_without_a_calibration_split_is_calibrated_on_its_test_split(
     assert f"pibert predict FILE --model {folder} --level" in result.output
     long = " ".join(call("calibrate", folder, "--overwrite").output.split())
     assert "--leads 8" in long and "found at most 8" in long and "--leads 7" in long
-
-
-def test_a_run_without_unseen_flows_is_refused_with_the_remedy(plan: Path, tmp_path: Path):
-    shares = ("data.shares.calibration=0", "data.shares.train=0.5", "data.shares.valid=0.5")
-    folder = run(load_experiment(plan, shares), tmp_path / "run").folder
-    result = call("calibrate", folder)
-    assert result.exit_code == 2
-    assert "--set data.shares.calibration=0.2" in " ".join(result.output.split())
-    assert not (folder / "calibration.json").exists()

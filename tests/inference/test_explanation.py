@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from pibert import Grid
 from pibert.evaluation.tokens import token_diagnostics
 from pibert.inference import Predictor
 from pibert.models.pibert import PIBERT
 from tests.helpers import assert_close, randomise, refused, tiny_model, tiny_spec
 from tests.inference.small import NORMALIZER, SHAPE, frames, predictor
-
-GRID = Grid(SHAPE, dx=0.3, dy=0.2)
 
 
 def test_maps_are_those_of_the_token_diagnostics() -> None:

@@ -201,10 +201,7 @@ def test_masks_by_label() -> None:
     [
         (lambda d: d.drop_vars("v"), ("['u', 'v']", "['u']")),
         (lambda d: d["u"], ("dimension 'channel'",)),
-        (lambda d: d.to_array("channel").drop_vars("channel")[[0, 1, 1]], ("2 channels", 3)),
-        (lambda d: d.rename(y="z"), ("y, x, time",)),
         (lambda d: d.expand_dims(member=[0]), ("at most one more",)),
-        (lambda d: d.assign(v=d["v"].isel(sample=0)), ("the same for all", "'u'")),
         (lambda d: d.astype(int), ("'u'", "int64")),
         (lambda d: d.assign_coords(x=np.geomspace(1.0, 2.0, 20)), ("'x'", "fields.interp(x=")),
     ],

@@ -1,7 +1,6 @@
 """Model files: round trips, interrupted saves, damaged and hostile files."""
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pibert.inference.model_file import fingerprint
 from pibert.models import MODELS, PRESETS, build_model
 from pibert.models.pibert import PIBERT
 from pibert.models.references.simple import Persistence
-from tests.helpers import randomise, refused, tiny_model, tiny_spec
+from tests.helpers import randomise, refused, small_disk, tiny_model, tiny_spec
 
 NORMALIZER = Normalizer((1.25, -0.1), (0.3, 2.0))
 TRAINED = {"forward": True, "reconstruct": True}
@@ -92,15 +91,6 @@ def test_a_saved_model_is_read_with_the_same_function_and_card(tmp_path: Path) -
     ]
 
 
-def test_loading_does_not_change_the_global_random_state(tmp_path: Path) -> None:
-    saved(tmp_path)
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    read_model(tmp_path)
-    assert torch.equal(torch.rand(3), expected)
-
-
 @pytest.mark.parametrize("place", ["first file", "second rename"])
 def test_a_killed_save_leaves_the_old_or_the_new_model(tmp_path: Path, place: str) -> None:
     """The process ends at once, as by kill -9, at two places of a second save."""
@@ -134,13 +124,8 @@ saved(Path({str(tmp_path)!r}), made(1))
 
 def test_a_full_disk_keeps_the_old_model(tmp_path: Path) -> None:
     saved(tmp_path, made(0))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # the system refuses larger files
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            saved(tmp_path, made(1))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with small_disk(1000), pytest.raises(OSError, match="File too large"):
+        saved(tmp_path, made(1))
     assert torch.equal(read_model(tmp_path).model.state_dict()["positions"], made(0).positions)
     assert not list(tmp_path.glob(".*"))
 
@@ -233,7 +218,6 @@ def test_a_path_without_a_model_is_refused(tmp_path: Path) -> None:
     [
         (None, "no norm.bias"),
         (torch.ones(7), "norm.bias torch.float32 [7] for torch.float32 [32]"),
-        (torch.ones(32, dtype=torch.float64), "norm.bias torch.float64 [32]"),
         (torch.full((32,), torch.nan), "norm.bias"),
     ],
 )
@@ -292,9 +276,7 @@ def with_card(folder: Path, *path: str | int, value: Any) -> Path:
 
 HOSTILE: list[tuple[tuple[str | int, ...], Any]] = [
     (("model", "config", "width"), 6016),
-    (("model", "config", "depth"), 60_000),
     (("model", "config", "modes"), 60_000),
-    (("model", "config", "history"), 10**6),
     (("spec", "grid", "shape"), [10**6, 10**6]),
     (("spec", "channels"), [str(number) for number in range(10**5)]),
     (("spec", "parameters", 0, "mean"), 10**300),
@@ -326,36 +308,3 @@ def test_every_model_can_be_built_without_memory(name: str) -> None:
         skeleton = MODELS[name](real.config, real.spec)
     for key, tensor in skeleton.state_dict().items():
         assert tensor.is_meta and tensor.shape == real.state_dict()[key].shape
-
-
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [("unet", "stages"), ("fourierflow", "sampler_steps"), ("fno2d", "padding")],
-)
-def test_options_that_no_weight_bounds_have_limits(name: str, option: str) -> None:
-    options: dict[str, Any] = {option: 10**6}
-    with refused(option, "at most"):
-        build_model(name, **options)
-
-
-def test_truncating_a_file_after_reading_does_no_harm(tmp_path: Path) -> None:
-    """Weights that stayed mapped from the file would end the process with SIGBUS."""
-    model = read_model(saved(tmp_path)).model
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    os.truncate(tmp_path / "model.safetensors", 10)
-    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
-
-
-def test_a_user_model_may_compute_in_its_constructor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Own(Persistence):
-        def __init__(self, config: Any, spec: Any) -> None:
-            super().__init__(config, spec)
-            self.scale = torch.nn.Parameter(torch.ones(3))
-            self.norm = float(self.scale.sum().item())
-
-    monkeypatch.setitem(MODELS, "persistence", Own)
-    model = Own(PRESETS["persistence"]["base"], tiny_spec())
-    save_model(tmp_path, model, Normalizer.identity(2), trained={"forward": True})
-    assert read_model(tmp_path).model.norm == 3.0

@@ -101,11 +101,6 @@ def test_differences_between_grids_are_noted(
     assert [own for own in named if own not in text] == [] and absent not in text
 
 
-def test_a_grid_of_another_shape_than_the_fields_is_refused() -> None:
-    with refused("20 x 12", "12 x 20"):
-        PREDICTOR.step(frames(), grid=Grid((20, 12)))
-
-
 @pytest.mark.parametrize("shape", [(24, 40), (7, 9), (6, 50)])
 def test_a_point_is_known_if_half_of_its_cell_is(shape: tuple[int, int]) -> None:
     regrid = Regridding(shape, Resizer(MODEL, shape).new_grid, MODEL)

@@ -1,6 +1,5 @@
 """Models by name, and the device to run one on."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -55,20 +54,6 @@ def test_an_unknown_name_is_answered_with_the_known_ones(
     monkeypatch.setattr(model_file, "FOLDER", weights / "nothing")
     with refused("found nothing", "shipped models: none", error=FileNotFoundError):
         pibert.load("runs/plasma")
-
-
-def test_weights_in_the_package_are_not_ignored() -> None:
-    """A build leaves out what git ignores."""
-    root = Path(pibert.__file__).parents[1]
-    if not (root / ".git").exists():
-        pytest.skip("not a checkout")
-    names = [
-        f"pibert/weights/x/{name}" for name in ("model.safetensors", "model.json", "README.md")
-    ]
-    found = subprocess.run(
-        ["git", "check-ignore", *names], cwd=root, capture_output=True, text=True
-    )
-    assert found.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pibert import Grid, Normalizer
 from pibert.models.attention import (
     CPU_FEATURES,
     GPU_FEATURES,
+    Attention,
     PhysicsBias,
     append_bias,
     at_resolution,
@@ -29,6 +30,15 @@ def test_appended_features_add_the_bias_to_every_logit(features: int, dtype: tor
     expected = q.double() @ k.double().mT / 16**0.5 + bias.double()[:, None, None, :]
     # Two features hold the bias to about twice the digits of the type.
     assert (logits - expected).abs().max() < 4 * torch.finfo(dtype).eps ** 2 + 1e-6
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_weights_of_keys_are_those_that_attention_applies(dense: bool) -> None:
+    layer, x = Attention(8, 2).double(), torch.randn(2, 7, 8, dtype=torch.float64)
+    bias = -torch.rand(2, 2, 7, 7).double() if dense else -torch.rand(2, 7).double()
+    values = layer.qkv(x).view(2, 7, 3, 2, 4)[:, :, 2].transpose(1, 2)
+    mixed = (layer.weights(x, bias) @ values).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(layer(x, bias), layer.out(mixed))
 
 
 def test_tokens_get_the_mean_residual_of_their_patch() -> None:

@@ -93,19 +93,13 @@ def test_parameters_reach_the_output_and_unknown_ones_are_zero_in_the_token() ->
     ("arguments", "named"),
     [
         ({"name": "pibret"}, ("'pibret'", "pibert")),
-        ({"preset": "huge"}, ("'huge'", "base, large")),
         ({"depht": 3}, ("'depht'", "'depth'")),
         ({"fourier_modes": 33}, ("fourier_modes", 32, 33)),
-        ({"attention_bias": -0.1}, ("attention_bias", -0.1)),
         ({"branches": "haar"}, ("branches", "'wavelet'", "'haar'")),
-        ({"gate": "hard"}, ("gate", "'spatial'", "'hard'")),
         ({"family": "magnetic"}, ("'magnetic'", "incompressible")),
         ({"width": 130}, ("heads", 130, 4)),
-        ({"dropout": 1.0}, ("dropout", 1.0)),
-        ({"patch": 65}, ("65 x 65", "64 x 64")),
         ({"spec": FieldSpec(family="incompressible", channels=("p",))}, (["u", "v"], ["p"])),
         ({"spec": FieldSpec(family="incompressible", grid=Grid((30, 30)))}, ("30 x 30", 15)),
-        ({"family_weights": (1.0,)}, ("weight", (1.0,))),
         ({"family_weights": (1.0, -1.0)}, ("weight", -1.0)),
     ],
 )
@@ -171,7 +165,3 @@ def test_folded_and_plain_agree_in_value_and_every_gradient(case: str) -> None:
     assert gradients[1].keys() == gradients[0].keys()
     for name, expected in gradients[0].items():
         assert_close(gradients[1][name], expected, rtol=1e-9)
-
-
-def test_a_spatial_gate_uses_the_plain_form() -> None:
-    assert not tiny_model(gate="spatial").folds

@@ -108,11 +108,6 @@ def test_the_answer_is_the_conditional_mean_of_the_gaussian() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_fewer_fields_than_modes_are_refused() -> None:
-    with refused("8 modes", "found 8"):
-        PODModes(8, SHAPE).fit(torch.zeros(8, *SHAPE), torch.ones(8, *SHAPE[1:]).bool())
-
-
 def test_an_untrained_model_with_modes_fills_with_the_likeliest_field() -> None:
     x = torch.randn(40, 2, 64, 64, generator=torch.Generator().manual_seed(0))
     model = build_model("pibert", fill_modes=5, depth=1, width=16)

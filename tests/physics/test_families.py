@@ -8,11 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from pibert.fields import Boundary, FieldSpec, Grid, Normalizer, Sides, is_solenoidal
+from pibert.fields import (
+    Boundary,
+    FieldSpec,
+    Grid,
+    Normalizer,
+    Parameter,
+    Sides,
+    is_solenoidal,
+    known_coefficients,
+)
 from pibert.models.attention import PhysicsBias
 from pibert.models.baselines.pitt import VOCABULARY, EquationText
 from pibert.physics import FAMILIES, Family, find_family, magnitude, masked_residuals
-from pibert.physics.derivatives import Order, ddx, laplacian, vorticity
+from pibert.physics.derivatives import Order, ddx, divergence, laplacian, vorticity
 from pibert.physics.families import ReactionDiffusion
 from pibert.physics.families.family import midpoint
 from pibert.physics.families.reaction_diffusion import Reaction
@@ -379,3 +388,93 @@ def test_a_new_family_is_one_class_and_one_line(monkeypatch: pytest.MonkeyPatch)
     text = EquationText(spec)
     words = [VOCABULARY[i] for i in text.encode(torch.zeros(1, 16))[0].tolist()]
     assert words[:3] == ["unknown", "&", "dt"]
+
+
+# Coefficients
+
+
+REYNOLDS = Parameter(name="Re", scaling="log", mean=2.0, std=0.5)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "values", "viscosity", "expected"),
+    [
+        (REYNOLDS, [100.0, 400.0], None, [0.01, 0.0025]),  # nu = U L / Re
+        (Parameter(name="viscosity", mean=1.0, std=2.0), [0.3], None, [0.3]),
+        (REYNOLDS, [100.0], 0.7, 0.7),  # what the spec states comes first
+    ],
+)
+def test_the_viscosity_comes_from_the_spec_or_the_parameters(
+    parameter: Parameter, values: list[float], viscosity: float | None, expected: Any
+) -> None:
+    spec = FieldSpec(
+        family="incompressible",
+        parameters=(parameter,),
+        reference_velocity=2.0,
+        reference_length=0.5,
+        viscosity=viscosity,
+    )
+    parameters = spec.encode_parameters({parameter.name: torch.tensor(values)})
+    found = known_coefficients(find_family("incompressible"), spec, parameters)
+    torch.testing.assert_close(torch.as_tensor(found["viscosity"]), torch.tensor(expected))
+
+
+def test_unknown_coefficients_are_omitted_or_get_the_default_of_the_family() -> None:
+    family = find_family("euler")
+    spec = FieldSpec(channels=("rho", "u", "v", "p"), family="euler")
+    assert known_coefficients(family, spec, torch.zeros(2, 16)) == {}
+    declared = FieldSpec(
+        family="incompressible",
+        channels=("rho", "u", "v", "p"),
+        parameters=(Parameter(name="gamma"),),
+    )
+    assert known_coefficients(family, declared, None) == {}
+    parameters = torch.zeros(2, 16)
+    parameters[:, 0] = torch.tensor([1.6, math.nan])
+    found = known_coefficients(family, declared, parameters)
+    torch.testing.assert_close(found["gamma"], torch.tensor([1.6, 1.4]))
+
+
+# Analytic flows: properties beyond their equations
+
+
+BOX = Grid.periodic((24, 16), 2 / 16, 3 / 24)
+
+
+def test_taylor_green_decays_and_moves_with_the_stream() -> None:
+    rate = 0.1 * ((2 * math.pi / 2) ** 2 + (2 * math.pi / 3) ** 2)
+    u0, v0, p0 = exact.taylor_green(BOX, 0.0, 0.1)
+    u, v, p = exact.taylor_green(BOX, 0.5, 0.1, stream=(4 * BOX.dx, -6 * BOX.dy))
+    carried = [f.roll((-3, 2), (0, 1)) for f in (u0, v0, p0)]
+    torch.testing.assert_close(u - 4 * BOX.dx, math.exp(-rate * 0.5) * carried[0])
+    torch.testing.assert_close(v + 6 * BOX.dy, math.exp(-rate * 0.5) * carried[1])
+    torch.testing.assert_close(p, math.exp(-2 * rate * 0.5) * carried[2])
+    assert p0.mean().abs() < 1e-15
+
+
+def street_grid(n: int) -> Grid:
+    sides = Sides(*[Boundary.PERIODIC] * 2, *[Boundary.OPEN] * 2)
+    return Grid((n + 1, 2 * n), 4 / (2 * n), 2 / n, sides)
+
+
+def test_the_vortex_street_is_divergence_free_and_periodic() -> None:
+    errors = []
+    for n in (32, 64, 128):
+        grid = street_grid(n)
+        u, v = exact.vortex_street(grid, 0.4, spacing=2.0)
+        errors.append(divergence(u, v, grid, 4).abs().max().item())
+    assert 3.5 < measured_order(errors) and errors[-1] < 1e-3 * vorticity(u, v, grid).abs().max()
+
+
+def test_the_vortex_street_drifts_as_its_vortices_carry_each_other() -> None:
+    grid = street_grid(32)
+    slip = 1.0 / (2 * 2.0) * math.tanh(math.pi * 0.281)
+    start = exact.vortex_street(grid, 0.0, spacing=2.0)
+    later = exact.vortex_street(grid, 5 * grid.dx / (1 - slip), spacing=2.0)
+    for k in (0, 1):
+        torch.testing.assert_close(later[k], start[k].roll(5, 1))
+    # A vortex of the upper row, at its centre, feels the stream less the slip of the lower row.
+    tiny = Grid((3, 1), 1.0, 0.281, origin=(0.0, -0.281))
+    u, v = exact.vortex_street(tiny, 0.0, spacing=2.0, core=1e-3)
+    assert v[2, 0].abs() < 1e-12
+    assert u[2, 0].item() == pytest.approx(1 - slip, rel=1e-4)

@@ -102,19 +102,6 @@ def test_the_mask_of_a_sample_does_not_depend_on_its_batch(kind: str) -> None:
     assert not torch.equal(other.points, whole.points)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"ratio": 0.0}, "ratio"),
-        ({"kinds": ()}, "choose from: pixels"),
-        ({"removed": 0.9, "noised": 0.2}, "at most 1"),
-    ],
-)
-def test_invalid_settings_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Masking(**changes)
-
-
 def test_a_guide_that_the_fields_do_not_have_is_refused() -> None:
     masking = Masking(kinds=("structured",))
     heat = FieldSpec(channels=("T",), family="heat", grid=SPEC.grid)

@@ -89,7 +89,7 @@ def test_a_negative_does_not_depend_on_its_batch(history: int) -> None:
     batch, model = data.samples.batch(range(0, 60, 5)), data.model()
     negatives = data.negatives()
     whole = negatives.draw(batch, model)
-    pieces = [replace(rows(batch, slice(i, i + 3)), place=i) for i in range(0, 12, 3)]
+    pieces = [replace(rows(batch, slice(i, i + 3)), position=i) for i in range(0, 12, 3)]
     parts = [negatives.draw(piece, model) for piece in pieces]
     for made, own in zip(whole, zip(*parts, strict=True), strict=True):
         torch.testing.assert_close(made, torch.cat(own), rtol=1e-3, atol=1e-4)

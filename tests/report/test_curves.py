@@ -48,18 +48,6 @@ def test_the_lines_are_those_of_the_log(tmp_path: Path, drawn: list[Figure]) -> 
     np.testing.assert_array_equal(found["valid"], [[1, 5.0], [3, math.nan], [4, 2.0]])
 
 
-def test_quantities_have_panels_and_the_only_part_of_the_loss_has_none(
-    tmp_path: Path, drawn: list[Figure]
-) -> None:
-    records = [entry(n, None) for n in (1, 2)]
-    for record in records:
-        record["valid"] = {"loss": 1.0, "auc/noise": 0.7, "auc/shuffled": 0.9, "supervised": 1.0}
-        record["train"] |= {"divergence": -0.1, "supervised": record["train"]["loss"]}
-    draw_curves(write_log(tmp_path, records), tmp_path / "curves.png")
-    titles = [ax.get_title("left") for ax in drawn[0].axes if ax.axison]
-    assert titles == ["loss", "auc", "divergence", "learning rate"]
-
-
 def test_the_best_epoch_is_the_last_that_the_log_calls_so(tmp_path: Path) -> None:
     # The quantity that decides need not be the loss.
     records = [entry(1, 1.0, best=True), entry(2, 3.0, best=True), entry(3, 2.0, best=False)]

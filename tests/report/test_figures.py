@@ -1,14 +1,17 @@
 """Building blocks of figures: colour scales, masks, and files written whole."""
 
+import math
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
+from pibert.data.filling import Example
+from pibert.fields import FieldSpec, Grid
 from pibert.report.figures import (
     DPI,
     blank,
@@ -16,6 +19,7 @@ from pibert.report.figures import (
     picture_path,
     write_figure,
 )
+from pibert.report.filling import draw_filling
 
 
 def test_masked_points_do_not_count_and_others_must_be_finite() -> None:
@@ -39,17 +43,38 @@ def test_a_picture_is_written_whole_and_replaces_an_older_one(tmp_path: Path) ->
         picture_path(tmp_path / "flow.gif")
 
 
-def test_drawing_leaves_pyplot_and_the_settings_alone(tmp_path: Path) -> None:
-    code = f"""
-import sys, matplotlib
-from pathlib import Path
-before = matplotlib.rcParams.copy()
-from pibert.report.comparison.page import FIGURES
-from pibert.report.figures import blank, write_figure
-figure = blank(2, 1)
-figure.subplots().plot([0, 1])
-write_figure(figure, Path({str(tmp_path / "a.png")!r}))
-assert "matplotlib.pyplot" not in sys.modules
-assert matplotlib.rcParams.copy() == before
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+# Filled frames
+
+
+SHAPE = (12, 20)
+
+
+def example(channels: int = 2, missing: bool = True, flagged: bool = True) -> Example:
+    generator = torch.Generator().manual_seed(0)
+    after = torch.randn(channels, *SHAPE, generator=generator)
+    before, masks = after.clone(), torch.zeros(3, *SHAPE, dtype=torch.bool)
+    if missing:
+        masks[0, 2:5, 3:8] = True
+        before[:, masks[0]] = math.nan
+    if flagged:
+        masks[1, 8, 15] = True
+        before[:, 8, 15] += 3.0
+    masks[2, 6:8, 10:12] = True
+    after[:, masks[2]] = before[:, masks[2]] = math.nan
+    spec = FieldSpec(channels=tuple("uvpT")[:channels], grid=Grid(SHAPE, 0.1, 0.2))
+    names = dict(zip(("missing", "flagged", "body"), masks, strict=True))
+    return Example(name="a", frame=3, spec=spec, before=before, after=after, **names)
+
+
+def test_the_change_is_that_of_flagged_vectors_and_missing_ones_are_grey(
+    tmp_path: Path, drawn: list[Figure]
+) -> None:
+    one = example()
+    draw_filling(tmp_path / "a.png", one)
+    before, after, change = (
+        np.ma.masked_array(drawn[0].axes[i].images[0].get_array()) for i in range(3)
+    )
+    assert torch.equal(torch.from_numpy(before.mask), one.missing | one.body)
+    assert torch.equal(torch.from_numpy(after.mask), one.body)
+    assert torch.equal(torch.from_numpy(~change.mask), one.flagged)
+    assert change.compressed() == pytest.approx([-3.0])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pibert.report.forecast import GifWriter, Moment, Mp4Writer, Scale, StripWriter, moments
+from pibert.report.forecast import GifWriter, Moment, Mp4Writer, Scale, moments
 from tests.data.writers.helpers import BODY, block, description
 
 
@@ -34,22 +34,6 @@ def test_flows_show_vorticity_outside_the_body_and_the_error_is_signed() -> None
     assert shown.layer("error").limit == pytest.approx(0.0, abs=1e-4)
     shifted = Moment(shown.prediction, shown.prediction + 1, 0.0, 1)
     assert shifted.layer("error").shown == pytest.approx(-1.0, abs=1e-5)
-
-
-def test_a_strip_has_a_column_for_each_step_that_is_asked_for(tmp_path: Path) -> None:
-    widths = []
-    for name, numbers in (("two", [1, 9]), ("four", [1, 2, 3, 9])):
-        path = tmp_path / f"{name}.png"
-        with StripWriter(path, description(), expected=10, numbers=numbers) as writer:
-            writer.append(block(0, 4, with_truth=True))
-            writer.append(block(4, 10))
-        with Image.open(path) as picture:
-            widths.append(picture.width)
-    assert widths[0] < widths[1]
-    with pytest.raises(ValueError, match="steps to draw, \\[30\\], was predicted"):
-        with StripWriter(tmp_path / "no.png", description(), expected=40, numbers=[30]) as writer:
-            writer.append(block(0, 10))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["four.png", "two.png"]
 
 
 def test_a_long_series_is_thinned_out_for_a_gif(tmp_path: Path) -> None:

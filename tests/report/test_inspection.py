@@ -68,19 +68,6 @@ def test_derivatives_are_per_second_while_fields_keep_their_units(
     assert vorticity is not None and np.asarray(vorticity) == pytest.approx(-3000, rel=1e-4)
 
 
-def test_one_channel_is_shown_as_it_begins_and_ends_and_one_frame_has_no_history(
-    tmp_path: Path, drawn: list[Figure]
-) -> None:
-    scalar = flow(channels=("T",))
-    draw(tmp_path / "a.png", scalar)
-    for title, frame in (("first frame", 0), ("T", 2), ("last frame", 4)):
-        shown = panels(drawn[0])[title].images[0].get_array()
-        assert shown is not None
-        torch.testing.assert_close(torch.from_numpy(shown.data).float(), scalar.read()[frame, 0])
-    draw(tmp_path / "a.png", flow(channels=("T",), frames=1))
-    assert set(panels(drawn[1])) == {"T", "values of this frame", "spectrum along x"}
-
-
 def unfinished() -> Trajectory:
     """One channel has a value that is not finite, the other is at rest."""
     trajectory = flow()

@@ -9,7 +9,7 @@ import io
 import random
 import re
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,19 +42,14 @@ def head(route: str, length: object, kind: str = NPY, token: str = TOKEN, *more:
 
 @dataclass
 class Report:
-    """Requests by kind and status, latencies and failures of valid ones, and memory in MB."""
+    """Requests by kind and status, failures of valid ones, and memory in MB."""
 
     statuses: Counter[tuple[str, str]] = field(default_factory=Counter)
-    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     failures: list[str] = field(default_factory=list)
     memory: dict[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
         lines = [f"  {k:<24} {s:>13} {n:>7}" for (k, s), n in sorted(self.statuses.items())]
-        for kind, seconds in sorted(self.seconds.items()):
-            quantiles = np.quantile(seconds, (0.5, 0.9, 0.99, 1.0))
-            said = ", ".join(f"{value:.2f}" for value in quantiles)
-            lines.append(f"  {kind:<20} 50, 90, 99, 100 % within {said} s of {len(seconds)}")
         lines += [f"  memory {name}: {value:.0f} MB" for name, value in self.memory.items()]
         return "\n".join([*lines, f"  {len(self.failures)} failures", *self.failures[:20]])
 
@@ -112,13 +107,11 @@ class Crowd:
         chooser = random.Random(f"{self._seed} valid {number}")
         while time.monotonic() < end:
             kind = chooser.choice(list(VALID))
-            started = time.monotonic()
             try:
                 while (status := await VALID[kind](self, client, chooser)) == BUSY:
                     self.report.statuses[kind, str(BUSY)] += 1
                     await asyncio.sleep(1)
                 self.report.statuses[kind, str(status)] += 1
-                self.report.seconds[kind].append(time.monotonic() - started)
             except Exception as error:
                 self.report.statuses[kind, type(error).__name__] += 1
                 self.report.failures.append(f"{kind}: {type(error).__name__}: {error}"[:300])

@@ -54,13 +54,6 @@ def test_a_body_without_a_stated_length_is_counted(strict: ServerProcess):
     assert answer.status_code == 413
 
 
-def test_a_half_sent_body_does_no_harm(alive: ServerProcess):
-    with socket.create_connection(("127.0.0.1", alive.port), PATIENCE) as connection:
-        connection.sendall(head(5000) + b"\x93NUMPY" + bytes(100))
-        connection.shutdown(socket.SHUT_WR)
-        assert b"200" not in connection.recv(100)
-
-
 def test_a_body_that_does_not_come_runs_out_of_time(models: Path, monkeypatch: pytest.MonkeyPatch):
     """Without a socket: a server with so short a time would refuse sound requests under load."""
     request = {
@@ -93,9 +86,7 @@ def test_a_body_that_does_not_come_runs_out_of_time(models: Path, monkeypatch: p
     "sent",
     [
         b"\x00\xff\xfe nonsense\r\n\r\n",
-        b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
         head("-5"),
-        head("five"),
         head("9" * 5000),
         head(5, "application/x-npy", "Transfer-Encoding: chunked") + b"zz\r\n",
     ],
@@ -107,19 +98,14 @@ def test_invalid_http_is_refused(alive: ServerProcess, sent: bytes):
 @pytest.mark.parametrize(
     ("kind", "body", "status"),
     [
-        ("application/x-npy", b"\x93NUMPY", 400),
         ("application/x-npy", b"\x93NUMPY\x01\x00\x05\x00((((", 400),
-        ("application/vnd.safetensors", b"\xff" * 64, 400),
         ("application/vnd.safetensors", struct.pack("<Q", 1 << 60) + b"{}", 400),
         ("application/json", b"[1, 2", 400),
-        ("application/json", b"[]", 400),
         ("application/json", b"[" * 100_000, 400),
         ("application/json", b'{"fields": ' + b"[" * 900 + b"]" * 900 + b"}", 422),
         ("application/json", b'{"fields": [1' + b"0" * 5000 + b"]}", 400),
-        ("application/json", b'{"fields": [1e999]}', 422),
         ("application/json", b"\xff\xfe{}", 400),
         ("text/plain", b"{}", 415),
-        ("", b"{}", 415),
     ],
 )
 def test_malformed_bodies_are_refused(alive: ServerProcess, kind: str, body: bytes, status: int):

@@ -36,8 +36,8 @@ def test_every_route_is_described_with_an_example(server: ServerProcess):
     answer = described["paths"]["/v1/step"]["post"]["responses"]["200"]["content"]
     assert answer["application/json"]["schema"] == {"$ref": "#/components/schemas/Prediction"}
     schemas = described["components"]["schemas"]
-    assert {"prediction", "low", "high", "alarm"} <= set(schemas["Prediction"]["properties"])
-    assert {"type": "boolean"} in schemas["Alarm"]["properties"]["raised"]["anyOf"]
+    assert {"prediction", "low", "high", "ood"} <= set(schemas["Prediction"]["properties"])
+    assert {"type": "boolean"} in schemas["OutOfDistribution"]["properties"]["flagged"]["anyOf"]
 
 
 def test_the_arguments_of_a_route_are_those_that_it_accepts(server: ServerProcess):

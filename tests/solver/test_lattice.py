@@ -17,7 +17,6 @@ from pibert.solver.lattice import (
     pad,
 )
 from pibert.solver.stepping import Case, run
-from tests.helpers import refused
 from tests.physics.helpers import unchecked
 from validation.flows import taylor_green
 
@@ -123,16 +122,6 @@ def test_the_smagorinsky_term_acts_as_a_viscosity_of_the_strain() -> None:
     gradient = speed * k * torch.exp(torch.tensor(-nu * k**2 * 50)).item()
     extra = 2 * constant**2 * gradient**3 * 4 / (3 * torch.pi)
     assert energy[constant] - energy[0.0] == pytest.approx(extra, rel=0.05)
-
-
-def test_a_wrong_fluid_is_refused() -> None:
-    viscosity = torch.full((1, 1, 1), 0.1)
-    with unchecked(), refused("scheme", "'trt'"):
-        Fluid(viscosity=viscosity, scheme="bgk")  # type: ignore[arg-type]
-    with refused("viscosity"):
-        Fluid(viscosity=-viscosity)
-    with refused("smagorinsky"):
-        Fluid(viscosity=viscosity, smagorinsky=-0.1)
 
 
 @pytest.mark.slow

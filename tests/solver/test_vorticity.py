@@ -98,12 +98,3 @@ def test_stored_points_are_those_of_the_simulation() -> None:
     assert torch.equal(stored.read(slice(0, 1))[0], start.float())
     grid, fine = stored.spec.grid, NAVIER_STOKES.simulated_grid
     assert (grid.dx, grid.dy) == pytest.approx((2 * fine.dx, 2 * fine.dy))
-
-
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [({"train": 9}, "9"), ({"train_frames": 6}, "6"), ({"viscosity": -1.0}, "-1")],
-)
-def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], found: str) -> None:
-    with pytest.raises(ValueError, match=found):
-        replace(KOLMOGOROV, **changes)

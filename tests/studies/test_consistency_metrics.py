@@ -9,7 +9,6 @@ from studies.consistency_metrics import (
     auc,
     probe_auc,
     probe_aucs,
-    score_consistency,
     window_statistics,
 )
 from tests.pretraining.windows import WindowSet, solver_set, street_set
@@ -75,31 +74,3 @@ def test_statistics_do_not_separate_matched_negatives(
 ) -> None:
     for found in probed(SETS[name](), kind, amplitude):
         assert 0.45 <= found <= 0.55
-
-
-def test_records_name_kinds_and_amplitudes_and_the_model_is_unchanged() -> None:
-    data = street_set(1)
-    model = data.model().train()
-    records = score_consistency(
-        model, data.samples, data.negatives(), (0.05, 0.2), most=24, batch_size=10
-    )
-    assert [(record.kind, record.amplitude) for record in records] == [
-        ("noise", 0.05),
-        ("noise", 0.2),
-        ("adversarial", None),
-        ("parameters", None),
-        ("boundary", 0.05),
-        ("boundary", 0.2),
-        ("omitted", 0.05),
-        ("omitted", 0.2),
-    ]
-    assert model.training and all(module.training for module in model.modules())
-    for record in records:
-        assert record.n == 24
-        assert 0 <= record.auc <= 1 and 0 <= record.accuracy <= 1
-        assert record.frame_probe_auc is None  # a window is one frame
-        # The fields of wrong parameters are the same.
-        assert (record.probe_auc is None) == (record.kind == "parameters")
-    strong = next(r for r in records if r.kind == "omitted" and r.amplitude == 0.2)
-    assert strong.probe_auc is not None
-    assert strong.probe_auc > 0.6  # not matched, and the probe detects it

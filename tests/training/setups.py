@@ -328,7 +328,7 @@ def assert_pieces_add_up(
         return logs, [p.grad for p in model.parameters() if p.grad is not None]
 
     pieces = [(a, b) for a, b in pairwise((0, *cuts, len(batch)))]
-    found = [outcome(replace(batch.map(itemgetter(slice(*p))), place=p[0])) for p in pieces]
+    found = [outcome(replace(batch.map(itemgetter(slice(*p))), position=p[0])) for p in pieces]
     shares = [(stop - start) / len(batch) for start, stop in pieces]
     logs, gradients = outcome(batch)
     for name, entry in logs.items():

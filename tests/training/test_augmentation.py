@@ -212,7 +212,6 @@ def flow(grid: Grid, **changes: Any) -> FieldSpec:
         ("reflect_y", flow(Grid((6, 9), sides=CHANNEL, body=body((2, 3)))), "body"),
         ("rotate", flow(Grid((8, 8), sides=WALLS)), "periodic"),
         ("rotate", flow(BOX), "6 x 9"),
-        ("rotate", flow(replace(SQUARE, body=body((3, 3), shape=(8, 8)))), "body"),
         ("reflect_x", flow(BOX, channels=("p", "u")), "both components"),
     ],
 )

@@ -52,7 +52,7 @@ def pieces_of(samples: Samples, device: str) -> list[Batch]:
     """Pieces of two sizes at places that differ modulo the number of negatives."""
     starts = [(0, 6), (6, 12), (12, 16), (16, 22), (22, 28), (28, 32), (32, 38), (38, 44)]
     return [
-        replace(samples.batch(range(a, b)).to(device).reseeded(5, 1), place=a)
+        replace(samples.batch(range(a, b)).to(device).reseeded(5, 1), position=a)
         for a, b in [*starts, *starts]
     ]
 

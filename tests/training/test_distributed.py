@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from pibert.data.dataset import BatchOrder
-from pibert.training.engine import FitConfig, Hardware, launch
+from pibert.training.engine import Hardware, launch
 from tests.helpers import refused
 from tests.training.setups import make_model, run_worker, timeless
 
@@ -120,22 +120,8 @@ def test_missing_devices_are_refused(
         launch(hardware)
 
 
-def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.setenv(name, "4")
-    with refused("4 processes", "start 2"):
-        launch(Hardware(accelerator="cuda"))
-
-
 def test_without_lightning_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("lightning", "lightning.fabric", "lightning_fabric"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"pip install 'pibert-cfd\[train\]'"):
         launch(Hardware(accelerator="cpu"))
-
-
-def test_a_final_learning_rate_above_the_peak_is_refused() -> None:
-    with refused("min_learning_rate"):
-        FitConfig(min_learning_rate=1.0)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pibert.data.dataset import BatchOrder
 from pibert.fields import Batch
-from pibert.training import checkpoints, guards, processes
+from pibert.training import checkpoints, guards
 from pibert.training.engine import Hardware
 from pibert.training.optimizers import learning_rate
 from pibert.training.state import load_state
@@ -217,33 +217,22 @@ def test_a_model_is_compiled_only_in_training(
     assert_equal_weights(model, plain)
 
 
-def test_processes_started_by_torchrun_or_srun_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    lightning = processes._find_fabric()
-    for name, value in (("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")):
-        monkeypatch.setenv(name, value)
-    assert processes._counted_outside(lightning) is None
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert processes._counted_outside(lightning) == (4, 2)
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
-    for name, value in (("NTASKS", "6"), ("NNODES", "3"), ("JOB_NAME", "train"), ("PROCID", "0")):
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    assert processes._counted_outside(lightning) == (2, 3)
-
-
 # On a GPU
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_run_on_a_gpu_resumes(tmp_path: Path, record: bool, precision: Any) -> None:
-    hardware = Hardware(accelerator="cuda", precision=precision, record=record, profile=True)
+def test_a_run_on_a_gpu_resumes(tmp_path: Path, cuda_graphs: bool, precision: Any) -> None:
+    hardware = Hardware(
+        accelerator="cuda", precision=precision, cuda_graphs=cuda_graphs, profile=True
+    )
     plan: dict[str, Any] = {"dropout": 0.2, "ema": 0.9, "hardware": hardware, "epochs": 4}
     listener = Listener()
     whole, _ = train(tmp_path / "whole", **plan, reporter=listener)
     assert not listener.said
     with pytest.raises(KeyboardInterrupt):
-        # A recording replays kernels, not Python: only the first two pieces of a kind call it.
+        # A graph replays kernels, not Python: only the first two pieces of a kind call it.
         train(tmp_path / "run", **plan, objectives=at_call(2, interrupt))
     model, fitted = train(tmp_path / "run", **plan)
     assert fitted.resumed_from == 1
@@ -435,9 +424,3 @@ def test_a_stop_without_a_saved_state_is_reported(
 
     with pytest.raises(KeyboardInterrupt, match=words):
         train(tmp_path, objectives=at_call(call, fill_and_ask))
-
-
-def test_a_warm_up_longer_than_the_run_is_reported(tmp_path: Path) -> None:
-    listener = Listener()
-    train(tmp_path, epochs=1, warmup_epochs=1.5, reporter=listener)
-    assert "warmup_epochs = 1.5" in listener.said[0]

@@ -14,7 +14,7 @@ from pibert.fields import Batch
 from pibert.models.baselines.fourierflow import FLOOR, FourierFlow, FourierFlowConfig
 from pibert.training.flow_matching import flow_matching
 from pibert.training.optimizers import trained_parameters
-from tests.helpers import randomise, refused, tiny_model, tiny_spec
+from tests.helpers import randomise, tiny_spec
 from tests.training.setups import assert_pieces_add_up, batch_of, timeless, train
 
 SHAPE = (8, 12)
@@ -165,13 +165,3 @@ def _learn(
 
 def _double(batch: Batch) -> Batch:
     return batch.map(lambda t: t.double() if t.is_floating_point() else t)
-
-
-def test_models_and_windows_that_do_not_fit_are_refused() -> None:
-    batch = make_batch()
-    with refused("FourierFlow", "PIBERT"):
-        flow_matching(0.0)(tiny_model(spec=tiny_spec(SHAPE)), batch)
-    with refused("align = 0"):
-        flow_matching(0.1)(make(align=0.0), batch)
-    with refused("2 target frames", "found 1"):
-        flow_matching(0.0)(make(horizon=2), batch)

@@ -345,8 +345,3 @@ def test_joint_training_adds_the_parts_with_their_weights() -> None:
         "accuracy": 0.5,
         "loss": 8.7,
     }
-
-
-def test_a_sum_without_a_weight_is_refused() -> None:
-    with refused(["mpp"]):
-        weighted({"mpp": (0.0, refuses)})

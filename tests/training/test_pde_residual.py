@@ -15,7 +15,7 @@ from pibert.training import losses
 from pibert.training.losses import LossScales, LossWeights
 from pibert.training.objectives import supervised
 from pibert.training.pde_residual import pde_residual, vorticity_transport
-from tests.helpers import randomise, refused, tiny_model, tiny_spec
+from tests.helpers import randomise, tiny_spec
 from tests.training.setups import assert_pieces_add_up, batch_of, draw
 
 WEIGHTS = LossWeights(reg=0.5, div=0.1, bnd=0.2)
@@ -124,14 +124,3 @@ def test_pieces_of_a_batch_add_up_to_the_whole(transport: bool) -> None:
     scales = scales_of()
     objective = pde_residual(scales, WEIGHTS, weight=0.7, transport=transport)
     assert_pieces_add_up(objective, make_model(scales), random_batch(unknown=0.05), (1,))
-
-
-def test_fields_and_models_without_a_residual_are_refused() -> None:
-    heat = FieldSpec(channels=("u",), family="heat")
-    with refused(["u"], "'heat'"):
-        pde_residual(scales_of(heat, Normalizer.identity(1)), LossWeights(), weight=1.0)
-    with refused("dt=None"):
-        pde_residual(scales_of(tiny_spec(SHAPE, dt=None)), WEIGHTS, weight=1.0, transport=True)
-    other = tiny_model(spec=tiny_spec(SHAPE)).double()
-    with refused("total derivatives", "PIBERT"):
-        pde_residual(scales_of(), WEIGHTS, weight=1.0)(other, random_batch())

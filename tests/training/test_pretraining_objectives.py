@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.fields import Batch, Normalizer
 from pibert.pretraining.corruption import corrupt
 from pibert.pretraining.masks import Masking, choose
 from pibert.training.losses import LossScales
 from pibert.training.objectives import equation_consistency, masked_physics
-from tests.helpers import randomise, refused, tiny_model, tiny_spec
+from tests.helpers import randomise, tiny_model, tiny_spec
 from tests.pretraining.batches import make_batch
 from tests.pretraining.windows import street_set
 from tests.training.setups import assert_pieces_add_up
@@ -79,13 +79,6 @@ def test_the_divergence_of_a_known_flow_is_added_in_units_of_the_cell() -> None:
     unit = SPEC.grid.cell_length / SCALES.reference_velocity
     assert float(logs["mpp_divergence"]) == pytest.approx((4 * unit) ** 2, rel=1e-4)
     assert loss.item() == pytest.approx(float(logs["mpp"]) + 0.1 * float(logs["mpp_divergence"]))
-
-
-def test_a_divergence_without_a_velocity_is_refused() -> None:
-    spec = FieldSpec(channels=("T",), family="heat", grid=SPEC.grid)
-    scales = LossScales.from_training(spec, Normalizer.identity(1))
-    with refused("divergence", "velocity"):
-        masked_physics(Masking(divergence=0.1), spec, Normalizer.identity(1), scales)
 
 
 def test_the_loss_is_the_cross_entropy_of_both_labels() -> None:

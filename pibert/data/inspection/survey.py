@@ -39,6 +39,7 @@ from pibert.data.readers.shared.regions import velocity_channels
 from pibert.data.units import Conversion, find_conversion, in_consistent_units
 from pibert.data.views import spread
 from pibert.fields import Grid, Sides, Trajectory, read_mask
+from pibert.notes import Note, as_note
 from pibert.physics import derivatives
 
 _PROPORTIONAL = 0.95
@@ -342,7 +343,7 @@ class Survey:
     divergence: DivergenceFacts | None
     source: Mapping[str, Any]
     local: Mapping[str, Any]
-    remarks: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @property
     def is_empty(self) -> bool:
@@ -403,7 +404,7 @@ def survey(recordings: Recordings) -> Survey:
         series=tuple(first.series),
         source=dict(first.source),
         local=dict(first.local),
-        remarks=(*recordings.notes, *filter(None, [family_note(first)])),
+        notes=tuple(map(as_note, filter(None, (*recordings.notes, family_note(first))))),
         **tally.facts(),
     )
 

@@ -74,7 +74,7 @@ def overview(datasets: Sequence[DatasetResults]) -> Table | None:
     columns = [Numbers(label="mean rank ↓", values=means, better="lower")]
     for data in datasets:
         errors: dict[str, float | None] = {m: data.value(m, "nmse") for m in models}
-        notes = {m: f"#{own}" for m, own in ranks[data.name].items()}
+        notes = {m: f"#{rank}" for m, rank in ranks[data.name].items()}
         columns.append(_lower(f"{data.name} NMSE", errors, notes))
     return Table(
         name="overview",

@@ -219,8 +219,8 @@ def tuning_text(results: Mapping[str, Any]) -> str:
         f"{monitored(results)} on the validation split is chosen, and no trial uses the test "
         f"split. {trial_text(results)}"
     ]
-    sentences += [f"{name} uses the choice of {own}." for name, own in tuning["reuse"].items()]
-    edges = [f"{own['model']} on {own['data']} ({own['edge']})" for own in records if own["edge"]]
+    sentences += [f"{name} uses the choice of {other}." for name, other in tuning["reuse"].items()]
+    edges = [f"{row['model']} on {row['data']} ({row['edge']})" for row in records if row["edge"]]
     if edges:
         sentences.append(
             "Chosen at the edge of the rates tried, so a better one may lie beyond: "

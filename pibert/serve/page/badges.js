@@ -5,7 +5,7 @@ import { coverageAt } from "./quantities.js";
 import { state } from "./state.js";
 
 // Features of the out-of-distribution warning (docs/serving.md) by name; others are residuals.
-const PARTS = {
+const REASONS = {
   fields: "its statistics",
   extremes: "its largest value",
   parameters: "its parameters",
@@ -14,8 +14,8 @@ const PARTS = {
 
 /** Show the notes on the recording and the runs. */
 export function showBadges() {
-  const { remarks = [], predicted, stated, units = [] } = state.recording ?? {};
-  const found = remarks.map((remark) => [`Recording: ${remark}`, ""]);
+  const { notes = [], predicted, stated, units = [] } = state.recording ?? {};
+  const found = notes.map((note) => [`Recording: ${noteWords(note)}`, ""]);
   const assumed = [...new Set(units.filter((unit) => unit !== "1"))];
   // A run reports it too.
   if (stated && !stated.units && assumed.length && !state.runs.some(Boolean)) {
@@ -35,8 +35,8 @@ export function showBadges() {
       add(words, least < 0.5 ? "warn" : "good");
     }
     // The badge above reports it already.
-    const others = run.remarks.filter((own) => !own.startsWith("no input can be flagged"));
-    for (const remark of others) add(remark, "warn");
+    const others = run.notes.filter(({ code }) => code !== "ood-unresolved");
+    for (const note of others) add(noteWords(note), "warn");
   }
   document.getElementById("badges").replaceChildren(
     ...found.map(([words, kind]) => {
@@ -45,15 +45,20 @@ export function showBadges() {
   );
 }
 
+function noteWords({ text, remedy }) {
+  return remedy ? `${text}; ${remedy}` : text;
+}
+
 /** [words, kind] of the out-of-distribution warning for the frames that were given. */
 function oodWords({ ood, isForced, unknown }) {
-  const raised = ood.filter(({ isRaised }) => isRaised);
-  const oddest = (raised.length ? raised : ood).reduce((a, b) => (b.p < a.p ? b : a));
-  const { p, part, lowest, isLimited } = oddest;
+  const flagged = ood.filter(({ isFlagged }) => isFlagged);
+  const oddest = (flagged.length ? flagged : ood).reduce((a, b) => (b.p < a.p ? b : a));
+  const { p, reason, lowest, isLimited } = oddest;
   const partly = isLimited ? "; many points are unknown, so only part of it was checked" : "";
-  if (raised.length) {
-    const where = isForced ? ` at ${raised.length} of ${ood.length} frames` : "";
-    const why = part ? ` Most unusual: ${PARTS[part] ?? residualWords(part)} (${part}).` : "";
+  if (flagged.length) {
+    const where = isForced ? ` at ${flagged.length} of ${ood.length} frames` : "";
+    const what = reason && (REASONS[reason] ?? residualWords(reason));
+    const why = reason ? ` Most unusual: ${what} (${reason}).` : "";
     const found = `unlike the training data (p = ${number(p)}${partly}).`;
     const advice = "Do not rely on the prediction intervals.";
     return [`Out of distribution${where}: ${found}${why} ${advice}`, "warn"];
@@ -68,10 +73,10 @@ function oodWords({ ood, isForced, unknown }) {
   return [words, without ? "" : "good"];
 }
 
-function residualWords(part) {
-  return part.endsWith(" peak")
-    ? `the largest residual of ${part.slice(0, -5)}`
-    : `the residual of ${part}`;
+function residualWords(term) {
+  return term.endsWith(" peak")
+    ? `the largest residual of ${term.slice(0, -5)}`
+    : `the residual of ${term}`;
 }
 
 function intervalWords(run) {

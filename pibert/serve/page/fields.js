@@ -9,7 +9,7 @@ export class Recording {
     this.stated = facts;
     this.shape = shape;
     this.parameters = facts.parameters ?? {};
-    this.remarks = facts.remarks ?? [];
+    this.notes = facts.notes ?? [];
     this.predicted = facts.predicted ?? null; // by which model: then it is not ground truth
     this.total = facts.frames;
     this.stride = 1;

@@ -110,7 +110,7 @@ export class Run {
     this.frames = [];
     this.low = [];
     this.high = [];
-    this.remarks = doubts(model, recording, this.unknown);
+    this.notes = doubts(model, recording, this.unknown).map((text) => ({ text }));
     this.ood = []; // the out-of-distribution warning of each window
     this.consistency = [];
     this.extremes = {};
@@ -237,15 +237,15 @@ export class Run {
       this.low.push(cut(low, n));
       this.high.push(cut(high, n));
     }
-    const { "alarm.p": p, "alarm.raised": raised, "alarm.limited": limited, consistency } = arrays;
+    const { "ood.p": p, "ood.flagged": flagged, "ood.limited": limited, consistency } = arrays;
     p?.data.forEach((value, n) => {
-      const [isRaised, isLimited] = [raised, limited].map(({ data }) => !!data[n]);
-      const [part, lowest] = [facts["alarm.parts"]?.[n], facts["alarm.lowest"]];
-      this.ood.push({ p: value, isRaised, isLimited, part, lowest });
+      const [isFlagged, isLimited] = [flagged, limited].map(({ data }) => !!data[n]);
+      const [reason, lowest] = [facts["ood.reasons"]?.[n], facts["ood.lowest_p"]];
+      this.ood.push({ p: value, isFlagged, isLimited, reason, lowest });
     });
     if (consistency) this.consistency.push(...consistency.data);
-    for (const remark of facts.remarks ?? []) {
-      if (!this.remarks.includes(remark)) this.remarks.push(remark);
+    for (const note of facts.notes ?? []) {
+      if (this.notes.every(({ text }) => text !== note.text)) this.notes.push(note);
     }
   }
 

@@ -18,7 +18,9 @@ export async function loadSample(sample, ready) {
   const count = Math.max(1, Math.floor(CHUNK / size));
   const end = Math.min(sample.frames, Math.max(1, Math.floor(MOST / size)));
   const recording = new Recording(sample, sample.grid.shape);
-  if (end < sample.frames) recording.remarks.push(`the first ${end} of ${sample.frames} frames`);
+  if (end < sample.frames) {
+    recording.notes.push({ text: `the first ${end} of ${sample.frames} frames` });
+  }
   while (recording.all.length < end) {
     const start = recording.all.length;
     // The rest without a stop: the server returns what fits its limits.
@@ -27,7 +29,7 @@ export async function loadSample(sample, ready) {
     signal.throwIfAborted();
     recording.add(answer);
     if (start === 0) {
-      recording.remarks.push(...answer.facts.remarks);
+      recording.notes.push(...answer.facts.notes);
       ready(recording);
     } else {
       update({ recording });

@@ -11,9 +11,8 @@ from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.metadata import state
 from pibert.fields import Trajectory
-from pibert.notes import InputWarning
 from tests.data.readers.test_metadata import trajectory_of
-from tests.lookalikes.piv import sample, write_openpiv, write_tsi
+from tests.lookalikes.piv import sample, write_tsi
 
 FILES = Path(__file__).parent / "files"
 SCALED: dict[str, Any] = {"scale": "0.05mm/px", "pulse_delay": "27ms"}
@@ -148,15 +147,6 @@ def test_positions_closer_than_a_pixel_are_reported() -> None:
     assert flow.spec.units == ("m/s", "m/s") and flow.length_unit == "mm"
 
 
-def test_a_scale_is_refused_for_positions_closer_than_a_pixel(tmp_path: Path) -> None:
-    """OpenPIV text that was scaled to mm looks like that which holds pixels."""
-    write_openpiv(tmp_path / "mm.txt", sample(step=0.5))
-    with pytest.raises(SourceError, match=r"only 0.5 x 0.25 pixels apart.*instead of --scale"):
-        opened(tmp_path / "mm.txt", **SCALED)
-    forced = opened(tmp_path / "mm.txt", **SCALED, override_units=True)
-    assert forced[0].spec.grid.dx == pytest.approx(0.5 * 5e-5)
-
-
 def test_counted_points_are_not_pixels(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, u=np.ones((2, 4, 5)), v=np.ones((2, 4, 5)))
@@ -165,17 +155,6 @@ def test_counted_points_are_not_pixels(tmp_path: Path) -> None:
     flow = opened(path, **SCALED, dx=16.0, dy=8.0, length_unit="px")[0]
     assert (flow.spec.grid.dx, flow.spec.grid.dy) == pytest.approx((8e-4, 4e-4))
     assert flow.read()[0, 0, 0, 0].item() == pytest.approx(5e-5 / 27e-3)
-
-
-def test_another_calibration_of_a_later_trajectory_is_reported(tmp_path: Path) -> None:
-    for name, delay in (("a", "55000"), ("b", "11000")):
-        text = (FILES / "tsi_pixels.vec").read_text()
-        (tmp_path / f"{name}_1.vec").write_text(text.replace('DeltaT="55000', f'DeltaT="{delay}'))
-    recordings = opened(tmp_path, scale="0.05mm/px")
-    assert any("55 ms (header)" in note for note in recordings.notes)
-    with pytest.warns(InputWarning, match=r"b.*: calibrated with .* 11 ms \(header\)"):
-        second = recordings[1]
-    torch.testing.assert_close(second.read(), 5 * recordings[0].read())
 
 
 def test_frames_of_another_calibration_are_refused(tmp_path: Path) -> None:

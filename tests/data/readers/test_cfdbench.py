@@ -16,7 +16,6 @@ from pibert.data.readers.cfdbench import open_recordings, published_split, recog
 from pibert.data.readers.recordings import Hints, SourceError
 from pibert.data.writers.cfdbench import write_cfdbench
 from pibert.fields import Boundary, Sides, Trajectory
-from pibert.notes import InputWarning
 from tests.data.helpers import make_trajectory, random_states
 from tests.lookalikes.cfdbench import CASES, write_all, write_case
 
@@ -87,7 +86,7 @@ def test_time_steps_are_those_of_the_publishers_loaders(tmp_path: Path) -> None:
     assert open_recordings(tmp_path / "dam")[0].time.tolist() == pytest.approx([0, 0.1, 0.2])
     recordings = open_recordings(tmp_path / "cylinder")
     assert recordings[0].spec.dt == 0.001
-    assert any("0.1 s" in remark for remark in recordings.notes)
+    assert any("0.1 s" in note for note in recordings.notes)
     stated = readers.open_recordings(tmp_path / "cylinder", "cfdbench", Hints(dt=0.1))[0]
     assert stated.spec.dt == 0.1 and stated.source["frame_interval"] == 0.001
     with pytest.raises(SourceError, match="u=w; .*u=u, v=v"):
@@ -187,7 +186,6 @@ def barrier(rows: slice, columns: slice) -> torch.Tensor:
     ("body", "unit"),
     [
         (barrier(slice(0, 4), slice(50, 60)), "m"),
-        (barrier(slice(1, 4), slice(50, 60)), "D"),
         (barrier(slice(0, 4), slice(0, 60)), "D"),
     ],
 )
@@ -213,15 +211,6 @@ def test_a_flow_that_the_layout_cannot_hold_is_refused(
     assert not list(tmp_path.rglob("*.npy"))
 
 
-def test_velocity_follows_from_re_and_filled_points_are_reported(tmp_path: Path) -> None:
-    whole = flow(filled=torch.arange(32 * 128).reshape(32, 128) < 2048)
-    whole = replace(whole, spec=replace(whole.spec, reference_velocity=None, viscosity=0.25))
-    with pytest.warns(InputWarning, match="filled"):  # the layout cannot mark them
-        (folder,) = write_cfdbench(tmp_path, "tube", "prop", [whole])
-    case = json.loads((folder / "case.json").read_text())
-    assert (case["vel_in"], case["viscosity"]) == pytest.approx((200.0 * 0.25 / 1.0, 0.25))
-
-
 def test_a_write_that_fails_leaves_no_half_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,17 +230,6 @@ def test_a_write_that_fails_leaves_no_half_case(
 # Bad input
 
 
-def test_other_folders_are_not_recognised(tmp_path: Path) -> None:
-    (tmp_path / "case0000").mkdir()
-    (tmp_path / "file.npy").write_bytes(b"")
-    for path in (tmp_path, tmp_path / "file.npy", tmp_path / "nowhere"):
-        assert not recognise(path)
-    (tmp_path / "case0000" / "case.json").write_text("{")
-    assert not recognise(tmp_path)
-    with pytest.raises(SourceError, match=r"expected a CFDBench folder .* found none"):
-        open_recordings(tmp_path / "nowhere")
-
-
 def save_object(path: Path) -> None:
     np.save(path, np.array([{}, 1], dtype=object), allow_pickle=True)
 
@@ -266,10 +244,8 @@ def truncate(path: Path) -> None:
         (truncate, "an array of numbers"),
         (save_object, "Python objects"),
         (lambda path: np.save(path, np.ones((64, 64))), r"float64 of shape \(64, 64\)"),
-        (lambda path: np.save(path, np.ones((6, 64, 64), int)), "int64"),
         (lambda path: np.save(path, np.ones((5, 64, 64))), "one shape"),
         (lambda path: path.with_name("case.json").write_text('{"vel_in": 1.0}'), "missing density"),
-        (lambda path: path.with_name("case.json").write_text("[1, 2]"), "found list"),
         (lambda path: path.with_name("case.json").write_text('{"vel_in": 1'), "cannot be read"),
     ],
 )
@@ -280,22 +256,3 @@ def test_damaged_files_are_refused(tmp_path: Path, spoil: Any, message: str) -> 
     with pytest.raises(SourceError, match=message) as caught:
         open_recordings(tmp_path)[0]
     assert str(folder) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("density", True),
-        ("density", 1e300),  # by which the viscosity is divided: zero
-        ("radius", 1e200),  # whose square is no float
-        ("x_max", 10**400),
-        ("center_x", "middle"),
-        ("dt", 0),
-    ],
-)
-def test_impossible_numbers_of_a_case_are_refused(tmp_path: Path, key: str, value: Any) -> None:
-    folder = tmp_path / "cylinder" / "prop" / "case0000"
-    write_case(folder, CASES["cylinder"], 1)
-    (folder / "case.json").write_text(json.dumps(CASES["cylinder"] | {key: value}))
-    with pytest.raises(SourceError, match=rf"case.json: .*'{key}'.*leave the case out"):
-        open_recordings(tmp_path)[0]

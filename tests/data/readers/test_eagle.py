@@ -157,15 +157,10 @@ def test_incomplete_lists_empty_boxes_and_folders_are_refused(tmp_path: Path) ->
     [
         ("PG", None, "PG; it holds: PS, VX, VY, mask, pointcloud"),
         ("VX", lambda a: a[:, :-1], r"\(8, 144\) as 'VX'"),
-        ("VY", lambda a: a.astype(str), "'VY', .* found <U"),
         ("VY", lambda a: a.astype(object), "Python objects are never read"),
-        ("pointcloud", lambda a: a[..., 0], r"of shape \(t, n, 2\)"),
         ("mask", lambda a: a * np.nan, "mask has values that are not finite"),
-        ("pointcloud", lambda a: a * np.nan, "pointcloud has values that are not finite"),
         ("mask", lambda a: np.full((8, 144), 2), "all nodes are disabled"),
         ("triangles", lambda a: a + 1, "nodes 1 to 144, but there are 144"),
-        ("triangles", lambda a: a[:-1], r"of shape \(8, f, 3\)"),
-        ("triangles", lambda a: a / 1.0, "float64"),
     ],
 )
 def test_wrong_arrays_are_refused(tmp_path: Path, key: str, spoil: Any, message: str) -> None:

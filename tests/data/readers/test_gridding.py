@@ -53,23 +53,6 @@ def test_a_uniform_grid_is_kept_as_it_is() -> None:
     assert trajectory.local == {"gridding": {"method": "none"}}
 
 
-def test_descending_axes_are_flipped_with_a_note() -> None:
-    trajectory, notes = on_uniform_grid("a", on_grid(X[::-1], Y[::-1]), X[::-1], Y[::-1])
-    assert_affine(trajectory)
-    assert trajectory.spec.grid.dy == pytest.approx(0.2)
-    assert trajectory.local["gridding"]["flipped"] == ["x", "y"]
-    assert notes == ("x ran leftward; columns were flipped", "y ran downward; rows were flipped")
-
-
-def test_a_mesh_stored_x_first_is_transposed() -> None:
-    x, y = np.meshgrid(X, Y[::-1], indexing="ij")
-    trajectory, notes = on_uniform_grid("a", frames(x, y), x, y)
-    assert trajectory.spec.grid.shape == (5, 7)
-    assert_affine(trajectory)
-    assert trajectory.local["gridding"] == {"method": "none", "transposed": True, "flipped": ["y"]}
-    assert "transposed" in notes[0] and "rows were flipped" in notes[1]
-
-
 def test_points_of_a_grid_are_found_in_any_order_with_nodes_missing() -> None:
     x, y = (mesh.ravel() for mesh in np.meshgrid(X, Y))
     order = np.random.default_rng(1).permutation(35)[:-4]
@@ -195,14 +178,11 @@ def test_unknown_values_do_not_enter_an_interpolation() -> None:
     ("fields", "x", "y", "arguments", "problem"),
     [
         ({}, X, Y, {}, "found none"),
-        ({"u": np.ones((2, 5))}, X, Y, {}, r"fields of shape \(5,\)"),
         ({"u": np.ones((1, 4, 7))}, X, Y, {}, r"x \(7,\) and y \(5,\)"),
         (FLOW, np.append(X[:-1], np.nan), Y, {}, "finite coordinates"),
         (FLOW, X, Y, {"time": np.array([1.0, 1.0])}, "2 increasing times"),
         (FLOW, X, Y, {"valid": np.ones((7, 5), bool)}, "mask 'valid' of shape"),
-        (FLOW, X, Y, {"hints": Hints(channels={"u": "Vx"})}, "'Vx'; there are: u, v"),
         (FLOW, X, Y, {"hints": Hints(shape=(1, 5))}, "two rows and two columns"),
-        ({"u": np.ones((1, 9))}, np.arange(9.0), np.zeros(9), {}, "this is a curve"),
         ({"u": np.ones((1, 40))}, np.arange(40.0), 2 * np.arange(40.0), {}, "this is a curve"),
         ({"u": np.ones((1, 70))}, np.tile(X, 10), np.tile(np.repeat(Y, 7), 2), {}, "35 of 70"),
     ],

@@ -108,11 +108,3 @@ def test_an_axis_of_something_else_is_refused(tmp_path: Path, name: str, values:
         file[name] = values
     with pytest.raises(SourceError, match=f"10030.h5: expected an axis of numbers in '/{name}'"):
         open_recordings(tmp_path / "10030.h5")
-
-
-def test_a_version_that_is_no_whole_number_is_refused(tmp_path: Path) -> None:
-    CORPUS["native.h5"](tmp_path / "native.h5")
-    with h5py.File(tmp_path / "native.h5", "r+") as file:
-        file.attrs["version"] = np.inf
-    with pytest.raises(ValueError, match="native.h5"):
-        open_recordings(tmp_path / "native.h5")

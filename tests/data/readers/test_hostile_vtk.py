@@ -14,7 +14,6 @@ import pytest
 from pibert.data.readers import vtk
 from pibert.data.readers.recordings import SourceError
 from pibert.data.readers.shared.cells import cover
-from pibert.data.readers.shared.files import parse_numbers
 from tests.lookalikes.flow import X, Y, vectors
 from tests.lookalikes.vtk import write_collection, write_legacy, write_xml
 
@@ -102,8 +101,6 @@ def test_many_arrays_cannot_share_one_block_of_data(
     ("extent", "problem"),
     [
         ("0 99999999999 0 1 0 0", "grid of 100000000000 x 2 x 1 points"),
-        ("0 4294967295 0 4294967295 0 0", "grid of 4294967296 x 4294967296 x 1 points"),
-        ("0 -2 0 1 0 0", "grid of -1 x 2 x 1 points"),
         ("0 1 0", "an extent of 3 numbers"),
     ],
 )
@@ -116,12 +113,10 @@ def test_an_extent_is_compared_with_the_data(tmp_path: Path, extent: str, proble
     ("arrays", "problem"),
     [
         (array("1 2 3 4", width=10**30), "no array of"),
-        (array("1 2 3 4", width=-1), "no array of"),
         (array("1 2 3 99999999999", kind="Int32"), "out of the range of int32"),
         # One long word among many: as texts of one width they would take gigabytes.
         (array("1 " * 20000 + "0" * 500_000), "do not fit: ['u']"),
         ('<DataArray type="Float64" Name="u" format="appended" offset="-4"/>', "byte -4"),
-        ('<DataArray type="Float64" Name="u" format="appended" offset="99"/>', "byte 99"),
         ('<DataArray type="String" Name="u"/>', "type 'String'"),
     ],
 )
@@ -149,13 +144,9 @@ def test_hostile_xml_is_refused(tmp_path: Path, data: bytes, problem: str) -> No
     ("text", "problem"),
     [
         ("DATASET POLYDATA\nFIELD F 1\ns 1 1000000000000 string\n", "1000000000000 values"),
-        ("DATASET POLYDATA\nFIELD F 1\ns 1 4 string\na\nb", "texts"),
         ("DATASET POLYDATA\nPOINTS 100000000000 float\n1 2 3\n", "300000000000 values"),
-        ("DATASET POLYDATA\nPOINTS -1 float\n", "-3 values"),
-        ("DATASET POLYDATA\nPOINTS 1 int\n99999999999 1 1\n", "out of the range of int32"),
         ("DATASET POLYDATA\nPOINTS 1 float\n1 1-1\n", "ends after 2 of 3"),
         ("DATASET POLYDATA\nPOLYGONS 1000000000000 3\n-1 -1 -1\n", "1000000000000 cells"),
-        ("DATASET POLYDATA\nPOLYGONS 3 3\n-1 -1 -1\n", "a cell of -1 points"),
         ("DATASET STRUCTURED_POINTS\nDIMENSIONS 2 2\n", "ends too early"),
         (
             "DATASET STRUCTURED_POINTS\nDIMENSIONS 100000000000 2 1\nPOINT_DATA 3\n"
@@ -172,19 +163,6 @@ def test_counts_of_legacy_files_are_compared_with_the_bytes_left(
     path = tmp_path / "a.vtk"
     path.write_text(LEGACY + text)
     assert problem in refused(path)
-
-
-def test_ends_of_cells_that_overflow_are_refused(tmp_path: Path) -> None:
-    corners = array("0 0 0 1 0 0 1 1 0 0 1 0", "Points", width=3)
-    ends = array(f"{2**63 - 1} -2 4", "offsets", "Int64")
-    path = tmp_path / "a.vtu"
-    path.write_text(
-        '<VTKFile type="UnstructuredGrid"><UnstructuredGrid><Piece NumberOfPoints="4" '
-        f'NumberOfCells="3"><Points>{corners}</Points><Cells>'
-        f"{array('0 1 2 3', 'connectivity', 'Int64')}{ends}</Cells><PointData>{array('1 2 3 4')}"
-        "</PointData></Piece></UnstructuredGrid></VTKFile>"
-    )
-    assert "cells are damaged" in refused(path)
 
 
 @pytest.mark.parametrize("coordinate", ["nan", "inf", "1e300"])
@@ -215,30 +193,7 @@ def test_lists_of_files_do_not_lead_out_of_their_folder(
     assert "outside its folder" in refused(path)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("[" * 100_000, "ValueError"),
-        ('{"files": [{"name": "a.vtu", "time": NaN}]}', "'a.vtu' for time nan"),
-        ('{"files": [{"name": "a.vtu", "time": 1' + "0" * 400 + "}]}", "OverflowError"),
-        ('{"files": [{"name": "' + "a" * 5000 + '", "time": 0}]}', "too long"),
-    ],
-)
-def test_damaged_series_are_refused(tmp_path: Path, text: str, problem: str) -> None:
-    path = tmp_path / "a.vtu.series"
-    path.write_text(text)
-    assert problem in refused(path)
-
-
 def test_slivers_across_a_grid_are_refused() -> None:
     sliver = np.array([[0.0, 0.0], [999.0, 999.0], [999.5, 999.0]])
     with pytest.raises(ValueError, match="overlap or are slivers"):
         cover(np.repeat(sliver[None], 5000, 0), (1000, 1000))
-
-
-@pytest.mark.parametrize("text", [b"1 2 x", b"1 2-3", b"1,2", b"1\0 2"])
-def test_text_that_is_no_list_of_numbers_is_refused(text: bytes) -> None:
-    with pytest.raises(ValueError, match="something else"):
-        parse_numbers(text, "f8")
-    assert parse_numbers(b"1.5 -2e3\n inf", "f4").tolist() == [1.5, -2000.0, np.inf]
-    assert parse_numbers(b"18446744073709551615", "u8").tolist() == [2**64 - 1]

@@ -47,7 +47,7 @@ def test_raw_surfaces_are_read_with_the_times_of_their_folders(tmp_path: Path) -
         recordings = openfoam.open_recordings(path)
         assert recordings.names == ("mid_z",)
         assert_flow(recordings[0])
-        assert any("p_rgh" in remark for remark in recordings.notes)
+        assert any("p_rgh" in note for note in recordings.notes)
     np.testing.assert_allclose(recordings[0].time, T)
     assert_flow(pickle.loads(pickle.dumps(recordings[0])))
     write(tmp_path / "flow.h5", list(recordings))
@@ -71,32 +71,6 @@ def test_equal_cells_are_read_at_their_centres(tmp_path: Path, binary: bool) -> 
     torch.testing.assert_close(states[:, 2], states[:, 0] ** 2)
     write(tmp_path / "flow.h5", [pickle.loads(pickle.dumps(recordings[0]))])
     check(tmp_path / "flow.h5")
-
-
-def test_a_case_without_fields_or_mesh_is_refused(tmp_path: Path) -> None:
-    case = tmp_path / "cavity"
-    write_case(case, X, Y, {"0": vectors(0.0)})
-    (case / "constant" / "polyMesh" / "owner").unlink()
-    with pytest.raises(SourceError, match="polyMesh/owner: this file of the case is missing"):
-        openfoam.open_recordings(case)
-    (case / "0" / "U").unlink()
-    with pytest.raises(SourceError, match="found no time folders with a field U"):
-        openfoam.open_recordings(case)
-
-
-def test_single_and_damaged_raw_files(tmp_path: Path) -> None:
-    path = tmp_path / "U_mid.raw"
-    write_raw(path, "U", POINTS, vectors(0.0))
-    assert openfoam.recognise(path)
-    assert_flow(openfoam.open_recordings(path)[0], frames=1, dt=None)
-    text = path.read_text()
-    path.write_text(text[: len(text) // 2])
-    with pytest.raises(SourceError, match=r"U_mid\.raw"):
-        openfoam.open_recordings(path)
-    path.write_text(text.replace("77.0", "many"))
-    with pytest.raises(SourceError, match=r"U_mid\.raw: expected columns of numbers"):
-        openfoam.open_recordings(path)
-    assert not openfoam.recognise(tmp_path / "absent")
 
 
 def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_path: Path) -> None:
@@ -130,13 +104,10 @@ def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_pat
     [
         ("wall", "type fixedValue; value uniform (0 9 0);", "wall"),  # a moving lid
         ("wall", "type slip;", "slip"),
-        ("symmetryPlane", "type symmetryPlane;", "slip"),
         ("patch", "type fixedValue; value uniform (3 0 0);", "inflow"),
         ("patch", "type fixedValue; value uniform (-3 0 0);", "outflow"),
         ("patch", "type fixedValue; value uniform (0 0 0);", "wall"),
-        ("patch", "type flowRateInletVelocity; value uniform (3 0 0);", "inflow"),
         ("patch", "type zeroGradient;", "outflow"),
-        ("patch", "type inletOutlet; inletValue uniform (0 0 0);", "outflow"),
         ("patch", "type somethingElse;", "open"),
     ],
 )
@@ -204,10 +175,8 @@ def test_a_flow_in_space_is_refused_with_advice(tmp_path: Path) -> None:
     [
         ("nu 0.02;", None, 0.02),
         ("transportModel Newtonian; nu nu [0 2 -1 0 0 0 0] 3e-5;", "laminar", 3e-5),
-        ("viscosityModel constant; nu [m^2/s] 1e-6;", None, 1e-6),
         ("transportModel CrossPowerLaw; nu 0.02;", None, None),
         ("nu 0.02;", "RAS", None),
-        ("nu $missing;", None, None),
         ("rho 1;", None, None),
     ],
 )

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pibert.data.convert import convert
-from pibert.data.format import Reader
 from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.fields import Trajectory
@@ -96,15 +94,6 @@ def test_sides_viscosity_units_and_plane_come_from_the_case(cases: Path) -> None
     assert cavity.local["plane"] == {"normal": "z", "position": pytest.approx(0.025)}
     (vtk,) = opened(cases / "cavity" / "vtk", "cavity")
     assert vtk.local["plane"] == {"normal": "z", "position": pytest.approx(0.025)}
-
-
-def test_a_case_survives_conversion(cases: Path, tmp_path: Path) -> None:
-    recordings = opened(cases / "vibrating_cylinder" / "case", "vibrating_cylinder")
-    convert(recordings, tmp_path / "flow.h5")
-    (read,) = Reader(tmp_path / "flow.h5")
-    assert_agrees(read, "vibrating_cylinder")
-    assert read.spec.viscosity == 0.01 and read.local["plane"]["position"] == 0
-    np.testing.assert_array_equal(read.known(), recordings[0].known())
 
 
 @pytest.fixture

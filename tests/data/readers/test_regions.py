@@ -1,11 +1,9 @@
 """Regions marked as body or as invalid, flips and rotations."""
 
 import pickle
-import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pytest
@@ -102,15 +100,11 @@ def test_a_larger_image_marks_cells_covered_by_half(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("circle:1,2", "X,Y,R, such as circle:0.1,0.05,0.01"),
-        ("circle:1,2,0", "found 0"),
         ("polygon:1,2,3,4,5,6,7", "X,Y pairs of at least three corners"),
         ("square", "zeros, circle:X,Y,R, polygon:"),
         ("absent.png", "no such file"),
-        ("two.csv", "found 2 lines"),
         ("three.csv", "line 3 has 3 values"),
         ("script.png", "cannot identify image file"),
-        ("broken.png", "broken PNG file"),
-        ("huge.png", "9000 x 9000 pixels"),
         ("grey.png", "black and white"),
     ],
 )
@@ -118,29 +112,16 @@ def test_malformed_regions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("two.csv").write_text("0,0\n1,1\n")
     Path("three.csv").write_text("0,0\n1,1\n1,2,3\n")
 
     # PostScript, which Pillow would have Ghostscript run.
     Path("script.png").write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
     )
-    Path("huge.png").write_bytes(png(9000, 9000))
-    Path("broken.png").write_bytes(png(9, 9).replace(b"IEND", b"\0\0\0\0"))
     Image.fromarray(np.arange(200, dtype=np.uint8).reshape(10, 20)).save("grey.png")
     with pytest.raises(ValueError, match=f"--body {text}: .*") as error:
         read_region("--body", text)
     assert words in str(error.value)
-
-
-def png(width: int, height: int) -> bytes:
-    """The head of an image of one bit per pixel, and no pixels."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
 
 def test_regions_are_added_to_the_masks_of_the_data() -> None:

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import resource
-import signal
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,6 +15,7 @@ from pibert.data.format import Reader, check
 from pibert.data.readers import open_recordings
 from pibert.data.writers import WRITERS, FrameWriter
 from tests.data.writers.helpers import BODY, SHAPE, block, description, fields, image
+from tests.helpers import small_disk
 
 FRAMES = 5
 KNOWN = ~BODY.numpy()
@@ -198,17 +197,10 @@ def test_a_full_disk_is_reported_and_the_old_file_stays(tmp_path: Path, suffix: 
     path = tmp_path / f"a{suffix}"
     written(path)
     before, old = left_in(tmp_path), path.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(OSError, match="cannot write: .*; nothing was changed"):
-            with WRITERS[suffix](path, description(), overwrite=True) as writer:
-                for start in range(0, 40, 10):
-                    writer.append(block(start, start + 10))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
+    with small_disk(1000), pytest.raises(OSError, match="cannot write: .*; nothing was changed"):
+        with WRITERS[suffix](path, description(), overwrite=True) as writer:
+            for start in range(0, 40, 10):
+                writer.append(block(start, start + 10))
     assert left_in(tmp_path) == before and path.read_bytes() == old
 
 

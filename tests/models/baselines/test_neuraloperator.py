@@ -104,10 +104,8 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     ("options", "named"),
     [
         ({"name": "FNOO"}, ("'FNOO'", "FNO, Headless")),
-        ({"name": "get_model"}, ("'get_model'", "FNO, Headless")),
         ({"options": {"n_mods": [4, 4]}}, ("n_mods", "neuralop.models.FNO")),
         ({"options": {"in_channels": 2}}, ("in_channels", "data")),
-        ({"horizon": 0}, ("horizon", 0)),
     ],
 )
 @pytest.mark.usefixtures("stand_in")

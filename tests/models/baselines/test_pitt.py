@@ -19,7 +19,7 @@ from pibert.models.baselines.pitt import (
     number_words,
 )
 from pibert.physics import FAMILIES, Family
-from tests.helpers import randomise, refused, tiny_spec
+from tests.helpers import randomise, tiny_spec
 
 SHAPE = (20, 26)
 SMALL: dict[str, Any] = {
@@ -130,11 +130,8 @@ def test_a_wake_reads_as_its_equation_coefficients_time_step_and_boundaries() ->
     ("value", "expected"),
     [
         (-0.0317249, "- 3 . 1 7 2 E - 2"),
-        (999.96, "+ 1 . 0 0 0 E + 3"),  # rounds up to the next power
         (0.0, "+ 0 . 0 0 0 E + 0"),
-        (2.5e-10, "+ 0 . 2 5 0 E - 9"),
         (1e-30, "+ 0 . 0 0 0 E - 9"),
-        (3e12, "+ 9 . 9 9 9 E + 9"),
         (math.nan, "unknown" + " pad" * 8),
     ],
 )
@@ -159,10 +156,3 @@ def test_other_parameters_follow_by_index_if_they_fit() -> None:
         "& periodic periodic periodic periodic & mu 0 + 3 . 0 0 0 E + 0 & mu 2 - 5 . 0 0 0 E - 1"
     )
     assert read(spec, 96, **values).endswith("& mu 3 + 2 . 0 0 0 E + 0")
-
-
-def test_unknown_families_and_short_texts_are_refused() -> None:
-    with refused("'magnetic'", "incompressible"):
-        EquationText(FieldSpec(family="magnetic"))
-    with refused(21, 20, "tokens"):
-        EquationText(FieldSpec(family="incompressible"), 20)

@@ -1,7 +1,6 @@
 """Mean advection of waves in a uniform flow, of polynomials, and by hand."""
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -9,7 +8,6 @@ from torch import Tensor
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.models.references.mean_advection import MeanAdvection
 from pibert.models.references.simple import ReferenceConfig
-from tests.helpers import refused
 from tests.models.recordings import batches_of
 
 NY, NX, DX, DY, DT = 20, 36, 0.25, 0.4, 0.1
@@ -103,10 +101,3 @@ def test_points_that_are_never_known_have_no_velocity_and_unknown_ones_no_fluctu
     assert torch.allclose(model.departure[1], (y[:, None] - shift).double())
     found = model(torch.randn(1, 2, 8, 10, dtype=torch.float64), mask=torch.zeros(8, 10))
     assert torch.equal(found, model.mean[None])
-
-
-def test_a_spec_without_velocity_or_time_step_is_refused(no_shape_checks: None) -> None:
-    with refused("u and v", ["T"]):
-        MeanAdvection(ReferenceConfig(), FieldSpec(channels=("T",), dt=0.1))
-    with refused("dt", None):
-        MeanAdvection(ReferenceConfig(), replace(PERIODIC, dt=None))

@@ -116,10 +116,3 @@ def test_grids_and_batches_of_other_data_are_refused(kind: type[Reference], conf
     batches = batches_of(frames(), SPEC, NORMALIZER, history=2)
     with refused("1 frames", (5, 6, 6, 9)):
         model.fit(batches, NORMALIZER)
-
-
-def test_invalid_options_are_refused() -> None:
-    with refused("history", 1):
-        LinearExtrapolationConfig(history=1)
-    with refused("residual=False"):
-        ReferenceConfig(residual=True)

@@ -16,9 +16,7 @@ from pibert.evaluation.scores import Scores
 from pibert.evaluation.scoring import vars_of
 from pibert.evaluation.statistics import Statistics
 from pibert.evaluation.temporal import Temporal, probe_series
-from pibert.evaluation.tokens import token_diagnostics
 from pibert.fields import FieldSpec, Grid, Normalizer
-from pibert.models.pibert import PIBERT, PIBERTConfig
 from pibert.report.comparison.plots import Plot
 from pibert.report.comparison.results import UNTRAINED, DatasetResults
 
@@ -164,19 +162,6 @@ def trained(place: int) -> dict[str, Any]:
 
 
 @lru_cache
-def tokens() -> dict[str, Tensor]:
-    """Of a small PIBERT that was not trained, on the picked frames."""
-    torch.manual_seed(0)
-    own = spec()
-    options = PIBERTConfig(width=8, heads=2, depth=2, patch=4, fourier_modes=4, refine_width=8)
-    model = PIBERT(options, own)
-    frames = scored_frames(0, own)
-    x = frames.last[[3, 20, 36]].float()
-    found = token_diagnostics(model, x, torch.zeros(3, 16), frames.known[[3, 20, 36]])
-    return {f"tokens/{name}": value for name, value in found.items()}
-
-
-@lru_cache
 def invented(count: int = 3) -> DatasetResults:
     """A data of so many models, ranked as ``NAMES``."""
     own = spec()
@@ -219,8 +204,6 @@ def invented(count: int = 3) -> DatasetResults:
         arrays |= more
         if learned:
             arrays["alignment"] = torch.tensor([0.5, 0.6, 0.7, 0.8]).double() - 0.04 * place
-        if name == "pibert":
-            arrays |= tokens()
         scores[name, 0] = Scores(card, arrays)
         runs.append({**card, "data": "wake", "model": name, "seed": 0})
         for measure in measures:

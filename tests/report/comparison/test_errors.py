@@ -4,20 +4,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from pibert.evaluation.scales import BANDS
 from pibert.evaluation.scores import Scores
 from pibert.report.comparison import errors, tables
 from pibert.report.comparison.errors import (
-    Group,
-    bar_of,
     error_distribution,
     frame_errors_of,
-    sequence_metrics,
 )
 from pibert.report.comparison.results import DatasetResults
 from tests.report.comparison.handmade_results import handmade, record
@@ -31,11 +26,6 @@ def panel(axes: list[Any], title: str) -> Any:
     return next(ax for ax in axes if title in ax.get_title(loc="left"))
 
 
-def with_records(data: DatasetResults, keep) -> DatasetResults:
-    results = {**data.results, "records": [r for r in data.records if keep(r)]}
-    return replace(data, results=results)
-
-
 def test_bar_heights_are_the_values_of_the_models_by_rank() -> None:
     data = invented(3)
     ax = panel(axes_of(errors.metrics(data)), "NMSE")
@@ -43,25 +33,6 @@ def test_bar_heights_are_the_values_of_the_models_by_rank() -> None:
     assert [p.get_height() for p in ax.patches] == pytest.approx(expected)
     places = [patch.get_x() for patch in ax.patches]
     assert places == sorted(places)
-
-
-def test_error_bars_cover_the_intervals_of_all_seeds() -> None:
-    bar = bar_of(handmade({"unet": [0.010, 0.012]}), "unet", Group("all", "nmse"))
-    assert bar == pytest.approx((0.011, 0.9 * 0.010, 1.2 * 0.012))
-    bare = bar_of(handmade({"unet": 0.01}, marked=False), "unet", Group("all", "nmse"))
-    assert bare == (0.01, None, None)
-
-
-def test_panels_and_bars_without_values_are_left_out() -> None:
-    data = invented(3)
-    few = errors.scales(with_records(data, lambda r: r["metric"] == "band_nmse"))
-    assert len(axes_of(few)) == 1 and len(axes_of(errors.scales(data))) == 4
-    empty = with_records(data, lambda r: False)
-    assert errors.metrics(empty) is None and errors.scales(empty) is None
-    gap = with_records(data, lambda r: (r["model"], r["metric"]) != ("unet", "nmse"))
-    heights = [p.get_height() for p in panel(axes_of(errors.metrics(gap)), "NMSE").patches[:2]]
-    expected = [data.value(m, "nmse", "u") for m in ("pibert", "persistence")]
-    assert heights == pytest.approx(expected)
 
 
 def with_errors(*given: Tensor | None) -> DatasetResults:
@@ -74,20 +45,6 @@ def with_errors(*given: Tensor | None) -> DatasetResults:
     return replace(data, scores=found)
 
 
-def test_violins_show_range_and_quantiles_of_the_errors() -> None:
-    five = torch.tensor([0.4, 0.1, 0.3, 0.2, 0.5], dtype=torch.float64)
-    (ax,) = axes_of(error_distribution(with_errors(FRAME_ERRORS, five)))
-    thin, thick, dot = ax.lines[3:6]
-    assert thin.get_xdata() == pytest.approx([0.12, 0.48])
-    assert thick.get_xdata() == pytest.approx([0.2, 0.4])
-    assert dot.get_xdata() == pytest.approx([0.3]) and dot.get_ydata() == pytest.approx([1])
-    for violin, ends in zip(ax.collections, ((1e-3, 1), (0.1, 0.5)), strict=True):
-        (path,) = violin.get_paths()
-        x, y = np.asarray(path.vertices).T
-        assert (x.min(), x.max()) == pytest.approx(ends)
-        assert y.max() - y.min() == pytest.approx(0.8)
-
-
 def test_frames_without_a_positive_error_are_left_out() -> None:
     given = FRAME_ERRORS.clone()
     given[[3, 8]], given[0] = torch.nan, 0.0
@@ -96,23 +53,6 @@ def test_frames_without_a_positive_error_are_left_out() -> None:
     assert error_distribution(with_errors(FRAME_ERRORS[5:6], FRAME_ERRORS)) is not None
     for nothing in (None, torch.zeros(5).double(), torch.full((5,), math.nan).double()):
         assert error_distribution(with_errors(nothing)) is None
-
-
-def test_bars_of_sequence_metrics_reach_the_values() -> None:
-    data = invented(3)
-    names = ["official_frmse", *(f"official_frmse_{band}" for band in BANDS), "official_ke"]
-    records = [
-        record(model, metric, 0.001 * rank, unit="m/s", data="wake")
-        for rank, model in enumerate(data.models, start=1)
-        for metric in names
-    ]
-    results = {**data.results, "records": records}
-    frmse, others = axes_of(sequence_metrics(replace(data, results=results)))
-    assert "[m/s]" in frmse.get_title(loc="left")
-    for ax, groups in ((frmse, 4), (others, 1)):
-        heights = [bar.get_height() for bar in ax.patches]
-        assert heights == pytest.approx([0.001, 0.002, 0.003] * groups)
-        assert ax.get_yscale() == "log"
 
 
 NMSE = {

@@ -1,7 +1,7 @@
 """Maps and cross-sections of picked frames: they show the values, on one scale where compared."""
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from torch import Tensor
 from pibert.evaluation.regions import paper_column
 from pibert.evaluation.scores import Scores
 from pibert.report.comparison import fields, wake
-from pibert.report.comparison.results import COLOURS, DatasetResults
+from pibert.report.comparison.results import DatasetResults
 from tests.report.comparison.invented_results import invented, once, spec, without
 
 OVERVIEWS = (fields.easy_overview, fields.overview, fields.hard_overview)
@@ -83,17 +83,6 @@ def test_overviews_show_the_speed_of_their_frame_and_its_errors_outside_the_body
             assert np.allclose(found.compressed(), expected.numpy()[~found.mask])
 
 
-def test_components_are_those_of_pibert_and_of_the_winner_on_the_same_scales() -> None:
-    data = invented(3)
-    assert fields.winner_components(data) is None  # PIBERT is the best
-    ranking = sorted(data.facts["ranking"], key=lambda own: own["model"] != "unet")
-    facts = {"data": {"wake": {**data.facts, "ranking": ranking}}}
-    lost = DatasetResults(data.name, {**data.results, **facts}, data.scores)
-    drawn = [fields.components(lost), fields.winner_components(lost)]
-    limits = [[i.get_clim() for i in images(own.figure, "coolwarm")] for own in drawn if own]
-    assert len(limits) == 2 and limits[0] == limits[1] and len(limits[0]) == 4
-
-
 def cuts_of(data: DatasetResults) -> wake.Cuts:
     frame = fields.pick(data, "median")
     assert frame is not None
@@ -120,22 +109,3 @@ def test_cuts_are_tied_to_a_body_at_rest_or_moving() -> None:
     assert none == cuts_of(changed(data, has_body=False))
     assert [s.column for s in none.slices] == [paper_column(n, 40) for n in (11, 32, 52)]
     assert (none.row, none.first, none.line) == (12, 0, "middle row")
-
-
-def test_lines_are_the_values_along_their_column_and_row() -> None:
-    (u, v), cuts = picked(None, 1), cuts_of(invented(3))
-    x, y = (c.numpy() for c in spec().grid.coordinates())
-    median = once(wake.cross_sections, 3).figure.axes[3]
-    line = next(own for own in median.lines if own.get_color() == COLOURS["truth"])
-    column = cuts.slices[0].column
-    assert np.allclose(line.get_xdata(), torch.hypot(u, v)[:, column].numpy())
-    assert np.allclose(line.get_ydata(), y[:, column])
-    _, bars, along, spin = once(wake.multiscale, 3).figure.axes[:4]
-    assert np.allclose(along.lines[0].get_xdata(), x[cuts.row, cuts.first :])
-    assert np.allclose(along.lines[0].get_ydata(), u[cuts.row, cuts.first :].numpy())
-    # The stencil of the first point behind the body touches it.
-    values = np.asarray(spin.lines[0].get_ydata(), dtype=float)
-    assert np.isnan(values[0]) and np.isfinite(values[1:]).all()
-    heights = [bar.get_height() for bar in cast(Any, bars).patches]
-    names = [(model, own.metric) for own in cuts.slices for model in invented(3).models]
-    assert heights == pytest.approx([invented(3).value(m, metric, "|u|") for m, metric in names])

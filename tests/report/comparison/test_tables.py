@@ -123,24 +123,6 @@ def test_the_best_goes_by_the_direction_of_a_metric_and_ties_share_it():
     assert cell(table, "persistence", "RMSE").text == "–"
 
 
-def test_every_component_has_a_table_and_standardised_numbers_have_their_own():
-    more = [record(m, "nmse", 0.1, component=c) for m in ERRORS for c in ("u", "|u|")]
-    more += [record(m, "nmse", 0.7, space="standardised") for m in ERRORS]
-    data = handmade(ERRORS, more)
-    assert [cell(t, "pibert", "NMSE").number for t in components(data)] == [0.01, 0.1, 0.1]
-    assert cell(tables.standardised(data), "pibert", "NMSE all").text == "0.700"
-
-
-def test_the_floor_of_the_data_stands_below_the_models():
-    name = "divergence_mean_square"
-    more = [record("pibert", name, 0.004, component="prediction", better="none"),
-            record("pibert", name, 0.003, component="truth", better="none"),
-            record("pibert", "divergence_rmse", 0.01, component="divergence")]  # fmt: skip
-    table = tables.physics(handmade(ERRORS, more))
-    assert table is not None and [own.text for own in table.foot[0]] == ["(data)", "", "0.00300"]
-    assert not cell(table, "pibert", "mean square").best
-
-
 def test_the_best_ratio_is_the_nearest_to_one():
     # ln 1.9 = 0.64 is less than -ln 0.5 = 0.69, and a ratio of 0 is infinitely far.
     values = {"pibert": 0.5, "unet": 1.9, "persistence": 0.0}
@@ -159,17 +141,6 @@ def test_rollouts_show_lead_times_and_what_diverged():
     assert cell(table, "unet", "NMSE at 4").text == "∞"
     assert cell(table, "unet", "diverged").text == "50 %"
     assert cell(table, "unet", "stable horizon").text == "2.50"
-
-
-def test_costs_and_training_are_those_of_the_runs_that_did_not_fail():
-    data = handmade({**ERRORS, "unet": [0.02, 0.02]}, failed=[("fno2d", "out of memory")])
-    costs, ended = tables.cost(data), tables.training(data)
-    assert cell(costs, "pibert", "checkpoint").text == "6.20 MB"
-    assert cell(costs, "pibert", "FLOPs").text == "50.7 M"
-    assert cell(costs, "unet", "training").text == "90.0 s"  # the mean of 60 and 120
-    assert cell(ended, "unet", "validation loss").text == "0.250"
-    assert cell(ended, "pibert", "pretraining").text == "2"
-    assert cell(ended, "persistence", "best epoch").text == "–"
 
 
 def test_over_data_sets_only_models_that_ran_on_all_have_a_mean_rank():

@@ -6,7 +6,6 @@ import torch
 
 from pibert.evaluation.scales import Spectra, wavenumbers
 from pibert.evaluation.scores import Scores
-from pibert.evaluation.temporal import power_density
 from pibert.physics import derivatives
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.spectra import TERMS, power_spectra, spectra
@@ -59,17 +58,6 @@ def test_radial_spectra_are_those_of_the_terms(count):
     assert {text.get_text() for text in error.texts} == {"low", "mid", "high"}
     assert set(legend_of(error)) == set(data.shown(9))
     assert "rad/m" in energy.get_xlabel() and "(m/s)²" in energy.get_ylabel()
-
-
-@pytest.mark.parametrize("count", [3, 15])
-def test_power_spectra_are_means_over_the_probes(count):
-    data = invented(count)
-    (ax,) = axes_of(once(power_spectra, count))
-    frequency, power = power_density(data.first("unet").arrays["probes/prediction"][..., 1], 0.25)
-    line = line_of(ax, data.colour("unet"))
-    assert np.allclose(line.get_xdata(), frequency[1:])
-    assert np.allclose(line.get_ydata(), power.mean(1)[1:])
-    assert ax.get_xlabel() == "frequency f [1/s]"
 
 
 def test_panels_show_the_vorticity_with_body_and_unknown_points_masked():

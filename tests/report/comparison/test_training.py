@@ -139,32 +139,6 @@ def test_the_table_shows_every_trial_and_what_was_chosen() -> None:
     assert taken["learning rate"].text == "0.0003"
 
 
-def test_the_figure_has_a_line_for_each_model_and_a_ring_at_the_choice() -> None:
-    data = tuned()
-    panels = axes_of(tuning(data))
-    assert [ax.get_title(loc="left") for ax in panels] == ["adamw", "muon"]
-    lines = {line.get_color(): line for line in panels[1].lines if line.get_marker() == "."}
-    unet = lines[data.colour("unet")]
-    assert list(unet.get_xdata()) == [1e-3, 2e-3]  # the third diverged
-    assert list(unet.get_ydata()) == [4, 2]
-    rings = [[li for li in ax.lines if li.get_marker() == "o"] for ax in panels]
-    assert [len(own) for own in rings] == [0, 2]
-    assert sorted(li.get_xdata()[0] for li in rings[1]) == [2e-3, 4e-3]
-
-
-@pytest.mark.parametrize("key", ["entrants", "candidates"])
-def test_the_protocol_states_the_trials_the_edges_and_who_was_not_tuned(key: str) -> None:
-    data = tuned()
-    plan = dict(data.results["comparison"])
-    plan[key] = plan.pop("entrants")
-    data = replace(data, results={**data.results, "comparison": plan})
-    facts = dict(protocol(data.results, [data]))
-    assert "learning rate 0.001" not in facts["Budget"]
-    for words in ("0.001, 0.002, 0.004", "6 trials", "4,000", "20 %", "pibert on wakes (highest)"):
-        assert words in facts["Tuning"]
-    assert facts["Tuning"].endswith("persistence and taken.")
-
-
 def test_without_tuning_there_is_neither_table_nor_figure_and_one_rate_makes_no_figure() -> None:
     data = handmade(ERRORS)
     assert tables.tuning(data) is None and tuning(data) is None

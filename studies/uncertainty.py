@@ -1,11 +1,11 @@
 """Coverage of prediction intervals and detections of the OOD warning, on simulated wakes.
 
-python -m studies.trust                      # some minutes on two cores; writes docs/uncertainty/
-python -m studies.trust --out page --runs outputs/trust-2
+python -m studies.uncertainty          # some minutes on two cores; writes docs/uncertainty/
+python -m studies.uncertainty --out page --runs outputs/uncertainty-2
 
-Trains configs/trust.toml with three seeds, calibrates on the calibration split, and scores once on
-trajectories of the test part. Nothing is chosen on those. Writes results.json, coverage.png and
-detection.png; the tables of docs/uncertainty.md go to tables.md beside the runs.
+Trains configs/uncertainty.toml with three seeds, calibrates on the calibration split, and scores
+once on trajectories of the test split. Nothing is chosen on those. Writes results.json,
+coverage.png and detection.png; the tables of docs/uncertainty.md go to tables.md beside the runs.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from pibert.inference.windows import Forecast, forecast, read_windows, windows_b
 from studies.consistency_metrics import auc
 from studies.faults import FAULTS, OTHER_FLOWS, Stretch, restated
 from studies.progress import Lines
-from studies.trust_figures import draw_coverage, draw_detection
-from studies.trust_tables import write_tables
+from studies.uncertainty_figures import draw_coverage, draw_detection
+from studies.uncertainty_tables import write_tables
 
-CONFIG = Path(__file__).parents[1] / "configs" / "trust.toml"
+CONFIG = Path(__file__).parents[1] / "configs" / "uncertainty.toml"
 SEEDS = (0, 1, 2)
 LEADS, STARTS = 6, 6
 MAIN = "residual"
@@ -51,7 +51,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("docs/uncertainty"))
-    parser.add_argument("--runs", type=Path, default=Path("outputs/trust"))
+    parser.add_argument("--runs", type=Path, default=Path("outputs/uncertainty"))
     options = parser.parse_args()
     experiment = load_experiment(CONFIG)
     reporter = Lines()
@@ -253,7 +253,7 @@ def _scores(predictor: Any, found: Calibration, stretch: Stretch) -> torch.Tenso
 
 
 def _roc(sound: torch.Tensor, odd: torch.Tensor) -> list[list[float]]:
-    """False alarms and detections at thresholds that sound windows set, closer where few alarm."""
+    """False alarms and detections at thresholds of sound windows, closer where few are flagged."""
     ranks = torch.logspace(0, math.log10(len(sound)), 60).round().long().unique()
     thresholds = sound.sort(descending=True).values[ranks - 1]
     found = (odd[None] >= thresholds[:, None]).double().mean(1)
@@ -283,7 +283,7 @@ def draw(results: dict[str, Any], out: Path) -> None:
         out / "detection.png",
         panels,
         results["detection"]["false_alarms"],
-        title=f"windows of {test} unseen wakes; dotted: where an alarm is raised at p <= 0.05",
+        title=f"windows of {test} unseen wakes; dotted: windows are flagged at p <= 0.05",
     )
 
 

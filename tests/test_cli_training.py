@@ -94,7 +94,7 @@ def test_training_ends_with_rollouts_and_names_their_gain_and_price(tmp_path: Pa
     shown = succeed("train", flow, "--out", out, *brief)
     assert "Training on rollouts: 1 epoch" in shown and "validation starts" in shown
     assert "by the error of validation rollouts: " in shown and "Next frame: " in shown
-    assert f"trained on single frames: {out / 'training'}" in shown
+    assert f"before this stage: {out / 'training'}" in shown
     assert (out / "training" / "model.safetensors").exists()
     alone = tmp_path / "alone"
     shown = succeed("train", flow, "--out", alone, *brief, "--no-rollout-training")

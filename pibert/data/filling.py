@@ -36,12 +36,8 @@ from pibert.models.reconstruction import fill_smoothly
 Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
 """(fields (b, h, c, y, x), known (b, h, y, x), parameters) -> fields without gaps."""
 
-NOISE = 0.1
-"""Accepted fluctuation in the outlier test, as a share of the velocity's standard deviation."""
 _BLOCK = 256
 """Frames of masks read at a time."""
-_SAMPLED = 64
-"""Frames from which the standard deviation is estimated."""
 _PLATE_STEPS = 200
 """Conjugate gradient steps of a thin plate, enough for gaps of some twenty points."""
 _PLATE_VALUES = 1 << 15
@@ -91,7 +87,7 @@ def thin_plate(
 ) -> FillSettings:
     """Settings to fill recordings without a model.
 
-    ``noise`` is the accepted fluctuation of the velocity; None: a tenth of its standard deviation.
+    ``noise`` is the accepted fluctuation of the velocity; None: ``outliers.usual_noise``.
     """
     first = recordings[0]
     spec = replace(first.spec, grid=replace(first.spec.grid, body=None))
@@ -121,38 +117,13 @@ def thin_plate(
 
     if spec.velocity is None and noise is None:
         flag_outliers = False
-    if flag_outliers and noise is None:
-        noise = NOISE * _deviation(first)
     return FillSettings(
         repair=repair,
         spec=spec,
-        noise=noise if flag_outliers else None,
+        noise=(noise or "usual") if flag_outliers else None,
         provenance={"method": "thin plate"},
         fit=fit,
     )
-
-
-def _deviation(flow: Trajectory) -> float:
-    """Standard deviation of the velocity, rms of both components, without outliers."""
-    frames = slice(0, None, max(1, flow.num_frames // _SAMPLED))
-    vectors = flow.read(frames, list(flow.spec.velocity or ())).to("cpu", torch.float64)
-    known = flow.known(frames).cpu() & vectors.isfinite().all(1)
-    sound, result = known, 0.0
-    for _ in range(3):  # outliers that the first estimate misses raise it
-        values = vectors.movedim(1, 0)[:, sound]
-        if values.shape[1] < 2:
-            raise ValueError(
-                f"trajectory {flow.name!r}: it has no valid vectors to estimate their fluctuation "
-                "from; check the masks with pibert inspect"
-            )
-        result = math.sqrt(float(values.var(1, correction=0).mean()))
-        if not result > 0:
-            raise ValueError(
-                f"trajectory {flow.name!r}: the velocity is constant; give the accepted "
-                "fluctuation (--noise), or do not test for outliers (--no-flag-outliers)"
-            )
-        sound = known & ~flag_outliers(vectors, noise=NOISE * result, known=known)
-    return result
 
 
 class Gaps(NamedTuple):

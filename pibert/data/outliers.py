@@ -35,15 +35,22 @@ _BETWEEN = {1: (0, 2), 3: (0, 5), 4: (2, 7), 6: (5, 7)}
 
 
 def usual_noise(trajectory: Trajectory, velocity: Sequence[int]) -> float | None:
-    """A tenth of the standard deviation of these channels in some frames; None if it is zero."""
-    values = []
-    for frame in spread(trajectory.num_frames, _FRAMES):
-        frames = slice(frame, frame + 1)
-        fields = trajectory.read(frames, velocity).to("cpu", torch.float64)
-        values.append(fields[0][:, trajectory.known(frames)[0].cpu() & fields[0].isfinite().all(0)])
-    known = torch.cat(values, 1)
-    variance = known.var(1, correction=0).mean().item() if known.shape[1] else 0.0
-    return _NOISE * math.sqrt(variance) if variance > 0 else None
+    """A tenth of the standard deviation of these channels in some frames, without outliers.
+
+    None if it is zero.
+    """
+    frames = [slice(n, n + 1) for n in spread(trajectory.num_frames, _FRAMES)]
+    fields = torch.cat([trajectory.read(f, velocity).to("cpu", torch.float64) for f in frames])
+    known = torch.cat([trajectory.known(f).cpu() for f in frames]) & fields.isfinite().all(1)
+    sound, noise = known, None
+    for _ in range(3):  # outliers that the first estimate misses raise it
+        values = fields.movedim(1, 0)[:, sound]
+        variance = values.var(1, correction=0).mean().item() if values.shape[1] else 0.0
+        if not variance > 0:
+            return noise
+        noise = _NOISE * math.sqrt(variance)
+        sound = known & ~flag_outliers(fields, noise=noise, known=known)
+    return noise
 
 
 def flag_outliers(

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from pibert.comparison import page as page_module
 from pibert.comparison.rows import free_run_weights
 from pibert.data.dataset import Window
 from pibert.evaluation.scores import read_scores, start_weights
 from pibert.experiments import evaluation
 from pibert.experiments.evaluation import RolloutPlan, _free_run_frames
 from pibert.experiments.flows import prepare
-from pibert.report.comparison import page as page_module
 from pibert.report.comparison.figures import FIGURES
 from pibert.report.comparison.page import write_report
 from tests.command import run

@@ -125,7 +125,7 @@ def test_of_a_long_recording_the_first_frames_are_taken(tmp_path: Path):
     truth = open_recordings(tmp_path / "flow.csv")[0]
     answer = opened(tmp_path / "flow.csv", units=(), limit=4 * 2 * 5 * 7 * 3)
     assert answer.facts["stop"] == 3 and answer.facts["frames"] == 6
-    assert "the first 3 of 6 frames" in answer.facts["remarks"]
+    assert "the first 3 of 6 frames" in [note["text"] for note in answer.facts["notes"]]
     np.testing.assert_array_equal(answer.arrays["fields"], truth.read(slice(3)).float().numpy())
     flow = open_recordings(tmp_path / "flow.csv", isolate=isolation.Limits(1 << 30, 30.0, 1 << 20))
     assert not isinstance(flow[0].states, torch.Tensor)  # frames are sent on request

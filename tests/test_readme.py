@@ -13,13 +13,16 @@ import pytest
 from jaxtyping import config
 from typer.testing import CliRunner
 
+import pibert
 from pibert.cli import app
 from pibert.report.comparison import page as report_page
 from tests import standins
 from tests.documents import blocks, python_blocks, run_python, words
+from tests.helpers import TINY_OPTIONS
 from tests.lookalikes.piv import sample, write_openpiv
 
 ROOT = Path(__file__).parents[1]
+TINY = TINY_OPTIONS["pibert-mr"]
 
 
 def example_with(words: str) -> str:
@@ -41,6 +44,17 @@ def test_the_example_of_a_trained_model_runs(
     assert names["frames"].shape == (3, 50, 2, 16, 16)
     assert np.array_equal(names["block"], names["frames"][:, -1:])
     assert np.isfinite(names["whole"]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pibert.notes.InputWarning")
+def test_the_three_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    piv_run(Path("my_piv_run"), frames=40)
+    short = functools.partial(pibert.fit, epochs=1, settings={"model.options": TINY})
+    monkeypatch.setattr(pibert, "fit", short, raising=False)
+    names: Any = run_python("README.md", example_with("pibert.fit"))
+    assert set(names["scores"]["skill"]) >= {"u", "v"} and Path("rollout.png").stat().st_size
 
 
 def test_every_path_of_the_map_exists() -> None:
@@ -115,9 +129,9 @@ ELSEWHERE = {
 """Commands that take minutes, a network or no end, and where they are tried."""
 
 
-def piv_run(folder: Path) -> None:
+def piv_run(folder: Path, frames: int = 3) -> None:
     folder.mkdir()
-    for number in range(3):
+    for number in range(frames):
         write_openpiv(folder / f"B{number:05}.txt", sample(8, 12))
 
 

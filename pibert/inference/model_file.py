@@ -181,7 +181,11 @@ def shipped_models() -> dict[str, Path]:
 
 
 def find_model(name_or_path: Path | str) -> Path:
-    """The path of a model: an existing path, or the shipped model of that name."""
+    """The path of a model: an existing path, the shipped model of that name, or one of the hub."""
+    if str(name_or_path).startswith("hf:/"):
+        from pibert.inference.hub import fetch_model
+
+        return fetch_model(str(name_or_path))
     path, shipped = Path(name_or_path), shipped_models()
     if path.exists():
         return path
@@ -192,8 +196,8 @@ def find_model(name_or_path: Path | str) -> Path:
     if close := difflib.get_close_matches(name, shipped):
         remedy = f"did you mean {' or '.join(close)}? {remedy}"
     raise FileNotFoundError(
-        f"{path}: expected a run folder, a model folder, a .safetensors file or the name of a "
-        f"shipped model, found nothing; check the path ({remedy})"
+        f"{path}: expected a run folder, a model folder, a .safetensors file, the name of a "
+        f"shipped model or hf://OWNER/NAME, found nothing; check the path ({remedy})"
     )
 
 

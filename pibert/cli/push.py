@@ -33,9 +33,9 @@ def push(
 ) -> None:
     """Upload a model to the Hugging Face hub.
 
-    A model card is made from its run. Log in first (hf auth login). Load the model with --model hf://OWNER/NAME, or from Python with
-    pibert.load("hf://OWNER/NAME"). The address that is printed ends in @COMMIT: with it, a later
-    upload does not change what is loaded.
+    A model card is made from its run. Log in first (hf auth login). Load the model with --model
+    hf://OWNER/NAME, or from Python with pibert.load("hf://OWNER/NAME"). The address that is printed
+    ends in @COMMIT: with it, a later upload does not change what is loaded.
 
     Example: pibert push runs/wake me/wake --dry-run
 

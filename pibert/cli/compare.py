@@ -216,7 +216,8 @@ def _show_free_runs(
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("model", no_wrap=True)
     for column in (*columns, "diverged"):
-        table.add_column(column.replace("_", " "), justify="right")
+        words = {"survival": "frames survived"}.get(column, column.replace("_", " "))
+        table.add_column(words, justify="right", min_width=max(map(len, words.split())))
     for model in (*(row["model"] for row in facts["ranking"]), "truth"):
         cells = []
         for metric in (*columns, "diverged"):
@@ -229,6 +230,7 @@ def _show_free_runs(
             model, cells[-2:] = "truth against itself", ["", ""]
         table.add_row(model, *cells)
     console.print(table)
+    say(console, "Diverged: share of the runs. –: not defined, or a run diverged.")
 
 
 def _show_tuning(console: Console, rows: list[Mapping[str, Any]]) -> None:

@@ -210,8 +210,9 @@ def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
     console.print(table)
     say(
         console,
-        "A perfect model has errors of 0 and ratios of 1, up to the last column: how far the two "
-        "halves of the true flow differ. - : not defined, or a run diverged.",
+        "A perfect model has errors of 0 and ratios of 1, up to the last column: how far two "
+        "stretches of the true flow differ, each as long as a run. memory: correlation time at "
+        "probes. psd: power spectrum at probes. - : not defined, or a run diverged.",
     )
     lost = [n for n, size in zip(runs["survived"], runs["frames"], strict=True) if n < size]
     if lost:

@@ -154,7 +154,7 @@ def ranking_table(results: Mapping[str, Any], name: str) -> Iterator[tuple[str, 
             row["model"],
             f"{row['nmse']:.3g}",
             span,
-            digits(sum(skills) / len(skills) if skills else None),
+            digits(round(sum(skills) / len(skills), 9) if skills else None),  # 0 of persistence
             f"{next(runs)['cost']['parameters']:,}",
         )
 

@@ -94,7 +94,7 @@ def recipe_for(
     choose("training.validate_every", math.ceil(epochs / 25))
     if torch.cuda.is_available():
         choose("hardware.precision", "bf16")
-    elif not _MODEL & given:
+    elif not {"model.name", "model.preset"} & given:
         choose("model.preset", "small")
         notes.append(
             "no GPU found, so the small model is trained; the larger one: --set model.preset=base"

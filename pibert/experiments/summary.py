@@ -75,7 +75,7 @@ def shorter_rollouts_note(experiment: Experiment, setup: Setup) -> Note | None:
         "shorter-rollouts",
         f"the flows are too short for rollouts of {asked.rollout.steps} calls of the model: "
         f"training stops at {setup.rollout.steps}",
-        "use longer recordings",
+        "use longer recordings, without gaps in time",
     )
 
 
@@ -105,7 +105,8 @@ def _test_range(rule: SplitRule, flows: Flows) -> str:
 
     def ends(subset: Sequence[Segment]) -> str:
         values = [flows.trajectories[s.trajectory].parameters[rule.names[0]] for s in subset]
-        return f"{min(values):g} to {max(values):g}"
+        low, high = f"{min(values):g}", f"{max(values):g}"
+        return low if low == high else f"{low} to {high}"
 
     return f"training {ends(flows.split.train)}, testing {ends(flows.split.test)}"
 

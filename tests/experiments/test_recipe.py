@@ -68,6 +68,9 @@ def test_settings_of_the_user_are_kept(tmp_path: Path) -> None:
     assert experiment.model.preset == "base" and len(notes) == 1
     unet, _ = recipe_for(path, ["model.name=unet"])
     assert (unet.model.name, unet.model.preset) == ("unet", None)
+    small, notes = recipe_for(path, ["model.options={width=8}"])
+    assert (small.model.preset, small.model.options) == ("small", {"width": 8})
+    assert any("small model" in note for note in notes)
 
 
 def test_a_gpu_trains_the_base_preset_in_half_precision(

@@ -151,8 +151,10 @@ def errors(data: DatasetResults) -> Plot | None:
         frame(ax, title, x="error")
         _draw_errors(ax, data, f"free_run_{name}")
         rows_of_models(ax, [data.ranked(model) for model in data.models])
+    method = str(data.facts.get("free_run", {}).get("intervals", "none"))
+    lines = "" if method.startswith("none") else " Lines: 95 % intervals."
     caption = (
-        f"{_runs_text(data)} Lines: 95 % intervals. Shaded: up to the true flow's own sampling "
+        f"{_runs_text(data)}{lines} Shaded: up to the true flow's own sampling "
         "error, how far two stretches of the truth of this length differ; no model can be expected "
         "to do better. × : a run diverged, so the error is infinite. Models in the order of their "
         "next-frame error, which is not that of their statistics."

@@ -154,7 +154,7 @@ class Numbers:
     """The value of the data themselves."""
 
     def best(self) -> float | None:
-        """The best value; None where all look the same."""
+        """The best value; None where all look the same or are off the ideal by a factor of two."""
         known = [v for v in self.values.values() if v is not None and not math.isnan(v)]
         if len({self.form(value) for value in known}) < 2:
             return None
@@ -163,7 +163,8 @@ class Numbers:
             return None
         if self.ideal is not None:
             ideal = self.ideal
-            return min(known, key=lambda v: abs(math.log(v / ideal)))
+            nearest = min(known, key=lambda v: abs(math.log(v / ideal)))
+            return nearest if 0.5 <= nearest / ideal <= 2 else None
         return {"lower": min, "higher": max}[self.better](known) if self.better != "none" else None
 
     def cell(self, model: str) -> Cell:

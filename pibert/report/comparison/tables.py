@@ -176,10 +176,10 @@ def paired(data: DatasetResults) -> Table | None:
         rows.append((Cell(text=model), *numbers, Cell(text=verdict)))
     caption = (
         f"NMSE of the next frame relative to {tested}, with its 95 % interval: above 1 {tested} is "
-        "better. Paired bootstrap of 10,000 resamples over test flows (or blocks in time) and "
-        f"seeds; p-values are two-sided and corrected for {len(tests)} tests by Holm's method. "
-        "Significant: corrected p below 0.05. With few flows or seeds the true p-values are "
-        "somewhat larger."
+        f"better. Paired bootstrap of 10,000 resamples over {data.facts['intervals']} and seeds, "
+        f"so no p-value is below 2e-4; p-values are two-sided and corrected for {len(tests)} tests "
+        "by Holm's method. Significant: corrected p below 0.05. With few flows or "
+        "seeds the true p-values are somewhat larger."
     )
     return Table(
         name=slug(f"{data.name}-paired"),
@@ -707,8 +707,9 @@ def free_runs(data: DatasetResults) -> Table | None:
         f"Each model runs on its own from a true frame: {facts['runs']} runs of {frames} frames on "
         f"{facts['flows']} test flows. Frames then differ from the true ones, but a good model "
         "keeps the statistics. Errors: 0 is perfect. Kinetic energy of the fluctuations: predicted "
-        "over true, 1 is perfect, bold is nearest to 1. Last row: how far the true flow differs "
-        "from itself over the same time; an error of that size cannot be told from none. Survival: "
+        "over true, 1 is perfect, bold is nearest to 1, within a factor of two. Last row: how far "
+        "two stretches of the true flow differ, each as long as a run; an error of that size "
+        "cannot be told from none. Survival: "
         "frames before a run leaves the range of the flow. Diverged: share of the runs that do; "
         f"the statistics of such a model are infinitely wrong (∞). {certain}. {marks(data)}"
     )

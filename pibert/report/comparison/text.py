@@ -258,10 +258,12 @@ def data_facts(data: DatasetResults) -> Facts:
     channels = zip(spec.channels, spec.units, strict=True)
     source = data.facts["source"].items()
     plain = [f"{key} {v if isinstance(v, str) else json.dumps(v)}" for key, v in source]
+    plan = data.results.get("comparison", {}).get("data", {}).get(data.name, {})
+    rule = f"{plan['split']}: " if ":" in str(plan.get("split", "")) else ""
     facts = [
         ("Data", ", ".join(plain)),
         ("Hash", str(data.facts["hash"])),
-        ("Split", f"{split_text(info['split'])}; {integer(info['test_frames'])} test frames"),
+        ("Split", f"{rule}{split_text(info['split'])}; {integer(info['test_frames'])} test frames"),
         ("Fields", ", ".join(with_unit(name, unit) for name, unit in channels)),
         ("Grid", f"{ny} rows × {nx} columns, spacing (x × y) {spacing}{step}"),
         ("Parameters", ", ".join(parameter.name for parameter in spec.parameters) or "none"),

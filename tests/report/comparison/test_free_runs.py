@@ -7,6 +7,7 @@ import torch
 from pibert.evaluation.regions import stations
 from pibert.evaluation.temporal import power_density
 from pibert.report.comparison import free_runs
+from pibert.report.comparison.table import Numbers
 from pibert.report.comparison.tables import free_runs as table
 from pibert.report.comparison.tables import more_free_runs
 from pibert.report.comparison.text import verdict
@@ -105,3 +106,11 @@ def test_the_verdict_names_the_best_statistics_and_the_models_that_diverge():
     assert "up to 60 frames, pibert has the smallest error of the Reynolds stresses: 0.200" in said
     assert "[0.100, 0.300]; sampling error of the truth 0.0500" in said
     assert "Runs of unet diverge." in said
+
+
+@pytest.mark.parametrize(("values", "best"), [((0.0, 119.0), None), ((0.0, 1.6, 0.4), 1.6)])
+def test_a_ratio_far_from_one_is_not_marked_as_best(
+    values: tuple[float, ...], best: float | None
+) -> None:
+    column = Numbers(label="energy", values=dict(zip("abc", values, strict=False)), ideal=1.0)
+    assert column.best() == best

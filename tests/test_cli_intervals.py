@@ -142,6 +142,7 @@ def test_coverage_is_not_measured_on_the_flows_that_calibrated(tmp_path: Path) -
     saved(folder)
     write(data, flows(12, seed=6))
     well("calibrate", folder, "--data", data, "--leads", 2, "--out", folder)
+    data = data.rename(tmp_path / "renamed.h5")  # the same flows still
     result = well("evaluate", folder, "--data", data, "--out", out, "--rollout", 2, "--json")
     assert json.loads(result.stdout)["rollout_intervals"] is None
     assert "the flows of this test calibrated the intervals" in " ".join(result.stderr.split())

@@ -218,7 +218,8 @@ def compare(
         samples: Training samples that every model sees, counted with repetition; default: as
             ``fit``.
         rollout: Also score rollouts of this many frames.
-        settings: Further settings of a plan, such as ``{"training.learning_rate": 1e-3}``.
+        settings: Further settings of a plan, such as ``{"training.learning_rate": 1e-3}``; those of
+            the data as for ``fit``, such as ``{"data.split": "higher:Re"}``.
         quiet: Print nothing.
     """
     from rich.console import Console
@@ -236,7 +237,9 @@ def compare(
     frames = [trajectory.num_frames for trajectory in flow]
     console = Console(quiet=quiet)
     with collecting(_printed(console)) as notes:
-        experiment, texts = recipe_for(path, [], stated=flow.stated, frames=frames)
+        of_data = {n: v for n, v in (settings or {}).items() if n.startswith("data.")}
+        stated = _settings({n.replace("data.flow.", "data."): v for n, v in of_data.items()})
+        experiment, texts = recipe_for(path, stated, stated=flow.stated, frames=frames)
         for text in texts:
             notes.add(text)
         seen = experiment.data.shares.train * sum(frames) * experiment.training.epochs
@@ -248,7 +251,8 @@ def compare(
             rollout=RolloutPlan(steps=rollout),
             hardware=experiment.hardware,
         )
-        plan = with_overrides(plan, tuple(_settings(settings or {})))
+        others = {n: v for n, v in (settings or {}).items() if n not in of_data}
+        plan = with_overrides(plan, tuple(_settings(others)))
         refuse_other(plan, folder)
         _keep_flow(flow, experiment, folder)
         with LiveTable(plan, console) as table:

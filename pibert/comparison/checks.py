@@ -52,7 +52,10 @@ def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
                     )
             plain[what] = {**stored[what], **plain[what]}
         for name in sorted(set(plain) - {"candidates", "data", "seeds"}):
-            if _upgraded(stored.get(name), kinds[name]) != plain[name]:
+            before = _upgraded(stored.get(name), kinds[name])
+            if name == "rollout" and not before["free_run"] and "windows" not in stored[name]:
+                before["free_run"] = plain[name]["free_run"]  # off by default in those versions
+            if before != plain[name]:
                 raise ValueError(
                     f"{out} holds another comparison: {name} is {stored.get(name)!r} there and "
                     f"{plain[name]!r} here; choose another folder"

@@ -38,7 +38,7 @@ from pibert.evaluation.scores import (
 )
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
 from pibert.evaluation.statistics import LEAST_FRAMES
-from pibert.experiments.flows import Flows
+from pibert.experiments.flows import IDENTITIES, Flows
 from pibert.experiments.held_out import check_fields, flows_to_score
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
 from pibert.inference import Predictor, load
@@ -374,8 +374,10 @@ def _has_fresh_calibration(folder: Path, flows: Flows) -> bool:
     """Return whether a model has a calibration, and from other flows than those of the test."""
     if not (folder / SHEET).exists():
         return False
-    source = read_sheet(folder).get("provenance", {}).get("data")
-    if source is None or source != flows.source or flows.split.calibration:
+    source = read_sheet(folder).get("provenance", {}).get("data") or {}
+    known = {name: source[name] for name in IDENTITIES if source.get(name)}
+    is_same = any(flows.source.get(name) == value for name, value in known.items())
+    if not is_same or flows.split.calibration:
         return True
     text = "the flows of this test calibrated the intervals: coverage and CRPS are not measured"
     warn(Note("calibrated-on-test", text, "give other flows: --data FILE", "info"))

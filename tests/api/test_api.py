@@ -1,5 +1,6 @@
 """The short Python interface: arrays to a fitted model and back."""
 
+import json
 import re
 import subprocess
 import sys
@@ -241,6 +242,15 @@ def test_a_model_is_trained_further_and_compared(trained: pibert.Model) -> None:
     assert sorted(ranking.order) == ["dmd", "persistence", "run"]
     assert ranking.order.index("run") < ranking.order.index("persistence")
     assert "NMSE" in repr(ranking) and isinstance(ranking["dmd"], pibert.Model)
+
+
+def test_a_comparison_takes_settings_of_the_data_as_fit_does() -> None:
+    flows = [waves(12, name=f"re{re}", parameters={"Re": re}) for re in (100, 200, 300, 400, 500)]
+    split = {"data.split": "higher:Re"}
+    ranking = pibert.compare(["dmd"], flows, samples=60, settings=split, quiet=True)
+    (facts,) = json.loads((ranking.folder / "comparison.json").read_text())["data"].values()
+    assert facts["split"] == "higher:Re"
+    assert [f["parameters"]["Re"] for f in ranking.results["data"]["flow"]["flows"]] == [500]
 
 
 # Forecasts

@@ -224,3 +224,18 @@ def test_a_folder_from_before_tuning_existed_is_continued(tmp_path: Path) -> Non
     fno = replace(plan.candidates["fno2d"], optimizer="muon")
     with pytest.raises(ValueError, match="candidate 'fno2d'"):
         refuse_other(replace(plan, candidates={**plan.candidates, "fno2d": fno}), tmp_path)
+
+
+def test_a_folder_from_before_free_runs_were_the_default_is_continued(tmp_path: Path) -> None:
+    plan = comparison_of(DATA)
+    old = config.as_plain(plan)
+    del old["rollout"]["windows"]
+    old["rollout"]["free_run"] = 0
+    (tmp_path / "comparison.json").write_text(json.dumps(old))
+    assert refuse_other(plan, tmp_path) == config.as_plain(plan)
+    with pytest.raises(ValueError, match="rollout is"):
+        refuse_other(replace(plan, rollout=replace(plan.rollout, steps=99)), tmp_path)
+    old["rollout"]["free_run"] = 50  # asked for
+    (tmp_path / "comparison.json").write_text(json.dumps(old))
+    with pytest.raises(ValueError, match="rollout is"):
+        refuse_other(plan, tmp_path)

@@ -3,15 +3,19 @@
     x'_{t+s} = Phi A^s Phi^T x'_t,     A = argmin sum_t | Phi^T x'_{t+1} - A Phi^T x'_t |^2
 
 x' is the fluctuation about the training mean, zero at unknown points, in standardised units. Phi
-are the leading POD modes of the training inputs, orthonormal; the component of a state outside them
-is lost. With a history of several frames the state is all of them (delay coordinates), and the
-newest frame of the next state is the output. Growing modes are not damped. References: Schmid
-(2010); as a regression on pairs of states: Tu et al. (2014).
+are the leading POD modes of the training inputs, orthonormal. With a history of several frames the
+state is all of them (delay coordinates), and the newest frame of the next state is the output.
+Growing modes are not damped. References: Schmid (2010); as a regression on pairs of states: Tu et
+al. (2014).
 
-With few modes the state is not resolved, with many the regression overfits. Rank and ridge (added
-to the variance of each mode, relative to that of the strongest) are those with the lowest squared
-error of the next frame on validation data, among ``RANKS`` and ``RIDGES``. After ``fit`` the
-configuration states them.
+The component of a state outside the modes is dropped, which removes noise, or it persists: new
+flows of a smooth field may be mostly outside the modes of few training flows.
+
+With few modes the state is not resolved, with many the regression overfits. Rank, ridge (added to
+the variance of each mode, relative to that of the strongest; it draws A to zero, or to the identity
+if the rest persists) and what happens to the rest are those with the lowest squared error of the
+next frame on validation data, among ``RANKS`` and ``RIDGES``. After ``fit`` the configuration
+states them.
 
 After a pass for the mean, the training states are read once. An incremental singular value
 decomposition tracks twice as many directions as are kept, and the sums of the regression are
@@ -22,6 +26,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -40,6 +45,9 @@ class DMDConfig(ReferenceConfig):
     data, 64 without them."""
     ridge: float | None = None
     """None: chosen on validation data, 0 without them."""
+    rest_persists: bool | None = None
+    """Whether the component of a state outside the modes persists. None: chosen on validation data,
+    False without them."""
 
     def __post_init__(self) -> None:
         ReferenceConfig.__post_init__(self)
@@ -54,6 +62,14 @@ RIDGES = (0.0, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
 WITHOUT_VALIDATION = 64
 """The rank where there are no validation data."""
 PRESETS: dict[str, DMDConfig] = {"base": DMDConfig()}
+
+
+class Setting(NamedTuple):
+    """What validation data choose."""
+
+    rank: int
+    ridge: float
+    rest_persists: bool
 
 
 class DMD(AboutTheMean):
@@ -91,37 +107,46 @@ class DMD(AboutTheMean):
         states = States(size, 2 * most, self.modes.device)
         for before, after in _gathered(self._pairs(batches), 2 * most):
             states.add(before, after)
-        rank, ridge = most, options.ridge or 0.0
-        if valid is not None and None in (options.rank, options.ridge):
-            rank, ridge = self._chosen(states, min(most, len(states.values)), valid)
-        self.config = replace(options, rank=rank, ridge=ridge)
-        self._allocate(rank)
-        modes, operator = states.reduce(rank, ridge)
+        chosen = Setting(most, options.ridge or 0.0, bool(options.rest_persists))
+        if valid is not None and None in (options.rank, options.ridge, options.rest_persists):
+            chosen = self._chosen(states, min(most, len(states.values)), valid)
+        self.config = replace(options, **chosen._asdict())
+        self._allocate(chosen.rank)
+        modes, operator = states.reduce(*chosen)
         self.modes[: len(modes)] = modes.view(-1, *self.modes.shape[1:]).to(self.modes)
         self.operator[: len(modes), : len(modes)] = operator.to(self.operator)
         self._mark_fitted()
 
-    def _chosen(self, states: "States", most: int, valid: Iterable[Batch]) -> tuple[int, float]:
-        """Return rank and ridge with the lowest squared error of the next frame."""
+    def _chosen(self, states: "States", most: int, valid: Iterable[Batch]) -> "Setting":
+        """Return the setting with the lowest squared error of the next frame."""
         newest = states.basis[-self.mean.numel() :, :most]
         inner = newest.mT @ newest
-        gram, cross = torch.zeros_like(inner), torch.zeros_like(inner)
+        gram = torch.zeros_like(inner)
+        # Of what the modes predict: the next frame, or if the rest persists its difference to the
+        # newest one.
+        cross = {persists: torch.zeros_like(inner) for persists in (False, True)}
+        square = dict.fromkeys(cross, 0.0)
         for before, after in self._pairs(valid):
             coordinates = before @ states.basis[:, :most]
             gram += coordinates.mT @ coordinates
-            cross += (after[:, -self.mean.numel() :] @ newest).mT @ coordinates
+            last, following = (state[:, -self.mean.numel() :] for state in (before, after))
+            for persists, target in ((False, following), (True, following - last)):
+                cross[persists] += (target @ newest).mT @ coordinates
+                square[persists] += float(target.square().sum())
 
-        def error(setting: tuple[int, float]) -> float:
-            """Return the sum of | y - Phi A a |^2 over all samples, without that of | y |^2."""
+        def error(setting: Setting) -> float:
+            """Return the sum of | y - Phi A a |^2 over all samples."""
             _, a = states.reduce(*setting)
-            k = len(a)
+            k, persists = len(a), setting.rest_persists
+            a = a - torch.eye(k).to(a) if persists else a
             squares = (a.mT @ inner[:k, :k] @ a) * gram[:k, :k]
-            return float(squares.sum() - 2 * (a * cross[:k, :k]).sum())
+            return square[persists] + float(squares.sum() - 2 * (a * cross[persists][:k, :k]).sum())
 
         options = self.config
         ranks = [r for r in RANKS if r < most] + [most] if options.rank is None else [most]
         ridges = RIDGES if options.ridge is None else [options.ridge]
-        return min(itertools.product(ranks, ridges), key=error)
+        rests = (False, True) if options.rest_persists is None else [options.rest_persists]
+        return min(itertools.starmap(Setting, itertools.product(ranks, ridges, rests)), key=error)
 
     def _pairs(self, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield states and the states one frame later, (b, d) in float64."""
@@ -133,11 +158,15 @@ class DMD(AboutTheMean):
 
     def ahead(self, x: Tensor, known: Tensor | None) -> Tensor:
         modes, frame = self.modes.flatten(1), self.mean.numel()
-        coordinates = self._fluctuation(x, known).flatten(1) @ modes.mT
+        state = self._fluctuation(x, known).flatten(1)
+        coordinates = state @ modes.mT
+        rest: Tensor | float = 0.0
+        if self.config.rest_persists:
+            rest = state[:, -frame:] - coordinates @ modes[:, -frame:]
         frames = []
         for _ in range(self.config.horizon):
             coordinates = coordinates @ self.operator.mT
-            fluctuation = coordinates @ modes[:, -frame:]
+            fluctuation = coordinates @ modes[:, -frame:] + rest
             frames.append(self.mean + fluctuation.unflatten(1, self.mean.shape))
         return torch.cat(frames, dim=1)
 
@@ -191,14 +220,17 @@ class States:
         self.basis, self.values = basis, values[:kept]
 
     def reduce(
-        self, rank: int, ridge: float = 0.0
+        self, rank: int, ridge: float = 0.0, rest_persists: bool = False
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r r"]]:
         """Return the leading modes and the least-squares operator on their coordinates."""
         kept = min(rank, len(self.values))
         scale = self.values[:kept]
         # Coordinates of unit variance: the normal equations are then well conditioned.
         gram = self.gram[:kept, :kept] / (scale[:, None] * scale)
-        gram = gram + torch.diag(ridge * (scale[0] / scale).square())
+        penalty = torch.diag(ridge * (scale[0] / scale).square())
+        gram = gram + penalty
         cross = self.cross[:kept, :kept] / scale
+        if rest_persists:
+            cross = cross + penalty * scale
         operator = torch.linalg.solve(gram, cross.mT).mT / scale
         return self.basis[:, :kept].mT, operator

@@ -169,6 +169,32 @@ def test_the_choice_minimises_the_error_of_the_newest_frame(history: int) -> Non
         assert error(chosen, valid) <= 1.01 * error(other, valid)
 
 
+@pytest.mark.parametrize("history", [1, 2])
+def test_flows_outside_the_modes_of_training_persist_if_validation_flows_do(history: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    directions = torch.linalg.qr(torch.randn(DIM, DIM, generator=generator, dtype=torch.float64)).Q
+    decay = 1 - 0.02 * torch.rand(DIM, 1, generator=generator, dtype=torch.float64)
+
+    def flows(count: int) -> list[Batch]:
+        """Slowly decaying flows, each from random values in all directions."""
+        found = []
+        for _ in range(count):
+            start = torch.randn(DIM, 1, generator=generator, dtype=torch.float64)
+            states = (directions @ (start * decay ** torch.arange(8))).mT.reshape(8, 2, 5, 8)
+            found += batches_of(states, SPEC, NORMALIZER, history=history, size=7)
+        return found
+
+    train, valid, test = flows(10), flows(4), flows(4)
+    chosen = DMD(DMDConfig(history=history), SPEC).double()
+    chosen.fit(train, NORMALIZER, valid)
+    assert chosen.config.rest_persists
+    last = [(batch.x[:, -2:] - batch.y[:, 0]).square().sum() for batch in test]
+    assert error(chosen, test) < 1.05 * float(torch.stack(last).sum())
+    dropped = DMD(DMDConfig(history=history, rest_persists=False), SPEC).double()
+    dropped.fit(train, NORMALIZER, valid)
+    assert error(dropped, test) > 100 * error(chosen, test)
+
+
 def test_batches_that_can_be_read_only_once_are_refused() -> None:
     def once() -> Iterator[Batch]:
         yield from batches_of(wave(torch.arange(5.0, dtype=torch.float64)), SPEC, NORMALIZER)

@@ -267,7 +267,7 @@ def test_a_pattern_names_a_series_of_vector_files(
     assert Reader(Path("out.h5"))[0].states.shape == (3, 2, 4, 6)
     well("inspect", "B*.txt")
     assert [path.name for path in Path("outputs").iterdir()] == ["B.png"]
-    assert "no such file that fits" in refusal("inspect", "D*.txt")
+    assert "no file matches this pattern" in refusal("inspect", "D*.txt")
     assert "no column 'no'" in refusal("convert", "B9.txt", "a.h5", "--channels", "u=no")
 
 

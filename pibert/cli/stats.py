@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pibert.cli import options
@@ -142,6 +143,8 @@ def _write(out: Path, found: "FlowStatistics", modes: int, suffix: str) -> list[
 
 
 def _show(console: Console, found: "FlowStatistics") -> None:
+    from pibert.evaluation.measure import velocity_unit
+
     numbers = found.summary()
 
     def text(value: float | None, form: str = ".4g") -> str:
@@ -158,7 +161,13 @@ def _show(console: Console, found: "FlowStatistics") -> None:
         table.add_row(name, row["unit"], *cells, text(row["independent_samples"], ".0f"))
     console.print(table)
     stresses = ", ".join(f"<{name}> {text(value)}" for name, value in numbers["stresses"].items())
-    say(console, f"Reynolds stresses {stresses}; turbulent kinetic energy {text(numbers['tke'])}")
+    velocity = velocity_unit(found.spec)
+    square = "" if velocity == "1" else f" ({velocity})²"
+    say(
+        console,
+        f"Reynolds stresses {stresses}{square}; turbulent kinetic energy of both components "
+        f"{text(numbers['tke'])}{square}",
+    )
     unit = numbers["units"]["frequency"]
     if numbers["dominant_frequency"] is not None:
         say(console, f"Dominant frequency {text(numbers['dominant_frequency'])} {unit}")
@@ -172,7 +181,10 @@ def _show(console: Console, found: "FlowStatistics") -> None:
             f"{row['first_mode_share']:.0%} of the energy at this frequency",
         )
     if numbers["dmd"]:
-        table = Table("DMD frequency", "growth rate", "amplitude")
+        amplitude = "amplitude" if velocity == "1" else f"amplitude [{velocity}]"
+        # Rich reads brackets as markup.
+        names = (f"DMD frequency [{unit}]", f"growth rate [{unit}]", amplitude)
+        table = Table(*(escape(name) for name in names))
         for row in numbers["dmd"][:6]:
             table.add_row(*(text(row[key]) for key in ("frequency", "growth", "amplitude")))
         console.print(table)

@@ -48,6 +48,8 @@ MOST_FRAMES = 4000
 _CORRELATED = 400
 """Points whose autocorrelation is computed."""
 _LEAST_FRAMES = 8
+_LEAST_PERIODS = 1.5
+"""Of a dominant frequency in a record; a slower change is a trend, or one passing event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,11 +377,14 @@ def _spectra(probes: Probes, frames: Frames, dt: float, segment: int | None) -> 
     parts = segments(series, segment or default_segment(len(series)))
     densities = [power_density(part, dt) for part in parts]
     frequency, whole = power_density(series[..., list(frames.spec.velocity or ())], dt)
+    dominant = dominant_frequency(frequency, whole.sum((1, 2)))
+    if dominant is not None and dominant * dt * len(series) < _LEAST_PERIODS:
+        dominant = None
     return Spectra(
         probes=probes,
         frequency=densities[0][0],
         power=torch.stack([power for _, power in densities]).mean(0),
-        dominant=dominant_frequency(frequency, whole.sum((1, 2))),
+        dominant=dominant,
     )
 
 
@@ -400,9 +405,6 @@ def _phase_average(
         period = 1 / spectra.dominant
     length = float(flow.time[-1] - flow.time[0])
     if period > length:
-        if options.period is None:
-            notes.append("phase averages are left out: the dominant period exceeds the record")
-            return None
         raise ValueError(
             f"--period {period:g} is longer than the recording, {length:g} "
             f"{flow.time_unit or 'frames'}; give the period in this unit"

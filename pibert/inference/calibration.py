@@ -80,7 +80,7 @@ class CalibrationSettings:
             )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Calibration:
     """All that is needed for prediction intervals and the out-of-distribution warning."""
 
@@ -114,6 +114,12 @@ class Calibration:
     @property
     def leads(self) -> int:
         return self.scores.shape[1]
+
+    def __repr__(self) -> str:
+        return (
+            f"Calibration({self.leads} leads, {self.count} independent {self.units}, "
+            f"levels up to {self.highest_level:.3g})"
+        )
 
     def quantiles(self, level: float) -> Float[Tensor, "lead c"]:
         """Half-widths of intervals, in scales."""

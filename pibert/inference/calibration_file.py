@@ -100,8 +100,9 @@ def read_sheet(folder: Path | str) -> Sheet:
     path = Path(folder) / SHEET
     if not path.is_file():
         raise FileNotFoundError(
-            f"{folder}: expected {SHEET}, found none; make it with: pibert calibrate RUN, or for "
-            "any model with: pibert calibrate MODEL --data FILE --out FOLDER, and name that folder"
+            f"{folder}: expected {SHEET}, found none; make it with: pibert calibrate RUN "
+            "(in Python model.calibrate()), or for any model with: "
+            "pibert calibrate MODEL --data FILE --out FOLDER, and name that folder"
         )
     try:
         sheet = read_json(path)

@@ -41,7 +41,10 @@ def fill_settings(
                 f"pretrain one on the same flows: pibert pretrain --config {name}{options} --out "
                 f"{name}-pretrained, and use --model {name}-pretrained"
             )
-        raise ValueError(f"{folder}: this model was not trained to fill gaps; {remedy}")
+        raise ValueError(
+            f"{folder}: this model was not trained to fill gaps; {remedy}, or fill "
+            "without a model: pibert fill FILE --out OUT"
+        )
     spec = predictor.spec
     if spec.velocity is None and noise is None:
         flag_outliers = False  # there are no vectors to test

@@ -58,7 +58,9 @@ def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str =
         add_bar(middle, image, before.excess(low, high))
         moved = layer_of(example.after[row] - example.before[row], example.flagged & ~still_missing)
         widest = max(moved.limit, _FAINT * max(abs(low), abs(high), 1.0))
-        add_bar(right, show(right, moved, grid, -widest, widest, ERRORS, unknown="white"))
+        image = show(right, moved, grid, -widest, widest, ERRORS, unknown="white")
+        if bool(example.flagged.any()):
+            add_bar(right, image)
         _paint(right, example.missing & ~still_missing & ~body, grid, _NEW)
         for ax in (left, middle, right):
             _paint(ax, body, grid, GREY)
@@ -66,7 +68,7 @@ def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str =
         left.set_ylabel(f"{with_unit(name, unit)}\n\ny", fontsize=10)
         if bool(example.flagged.any()):
             right.set_title(f"rms {moved.rms:.2g}", fontsize=9)
-    for ax, heading in zip(axes[0], ("before", "filled", "change"), strict=True):
+    for ax, heading in zip(axes[0], ("before", "filled", "change of flagged vectors"), strict=True):
         extra = ax.get_title()
         ax.set_title(f"{heading}, {extra}" if extra else heading, fontsize=11)
     for ax in axes[-1]:

@@ -86,7 +86,10 @@ def _map(
     signed: bool = False,
     bar: bool = True,
 ) -> None:
-    """Filled contours of a field, NaN in grey, and arrows of a velocity (2, y, x)."""
+    """Filled contours of a field, NaN in grey, and arrows of a velocity (2, y, x).
+
+    A field without any value is a grey panel without a colour bar.
+    """
     grid = found.spec.grid
     x = grid.origin[0] + grid.dx * np.arange(grid.shape[1])
     y = grid.origin[1] + grid.dy * np.arange(grid.shape[0])
@@ -94,6 +97,11 @@ def _map(
     ax.set_aspect("equal")
     ax.set_title(title, fontsize=NORMAL)
     ax.locator_params(nbins=5)
+    ax.set_xlabel(with_unit("x", found.flow.length_unit), fontsize=SMALL)
+    ax.set_ylabel(with_unit("y", found.flow.length_unit), fontsize=SMALL)
+    if not bool(values.isfinite().any()):
+        ax.set(xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
+        return
     layer = layer_of(values.nan_to_num(), values.isfinite())
     low, high = layer.inner
     colours = VALUES
@@ -117,8 +125,6 @@ def _map(
         size = longest / (1.2 * step * min(grid.dx, grid.dy))
         how: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": size}
         ax.quiver(x[columns], y[rows], u, v, color="black", width=0.004, alpha=0.8, **how)
-    ax.set_xlabel(with_unit("x", found.flow.length_unit), fontsize=SMALL)
-    ax.set_ylabel(with_unit("y", found.flow.length_unit), fontsize=SMALL)
 
 
 def _curve(ax: Axes, title: str, x: str, y: str) -> None:

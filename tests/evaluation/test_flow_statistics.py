@@ -78,6 +78,13 @@ def test_phase_averages_follow_a_given_period_and_count_their_frames() -> None:
         flow_statistics(recording(), StatsOptions(period=99.0))
 
 
+def test_a_trend_is_not_a_dominant_frequency() -> None:
+    found = flow_statistics(recording(shedding()[:40]))
+    assert found.spectra is not None and found.spectra.dominant is None  # 1.25 periods
+    assert found.phase is None
+    assert any("no frequency dominates" in note for note in found.notes)
+
+
 def test_spectra_obey_parseval() -> None:
     found = flow_statistics(recording(shedding(noise=0.1)), StatsOptions(probes=((0.1, 0.5),)))
     assert found.spectra is not None and found.spectra.probes == ((2, 6),)
@@ -144,6 +151,18 @@ def test_recordings_without_statistics_are_refused() -> None:
     uneven = replace(recording(), time=time, spec=replace(recording().spec, dt=None))
     found = flow_statistics(uneven)
     assert found.dmd is None and found.pod is not None and "equally spaced" in found.notes[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_command_prints_units_and_draws_phases_without_frames(tmp_path: Path) -> None:
+    write(tmp_path / "flow.h5", [recording()])
+    out = tmp_path / "stats"
+    arguments = ["stats", str(tmp_path / "flow.h5"), "--out", str(out), "--period", "0.1"]
+    result = CliRunner().invoke(app, [*arguments, "--phases", "4"])
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.output.split())
+    assert "have no frame" in shown and (out / "phases.png").exists()
+    assert "(m/s)²" in shown and "DMD frequency [1/s]" in shown
 
 
 def test_the_command_writes_fields_tables_and_pictures_or_nothing(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_conditions_are_the_units_of_a_calibration(tmp_path: Path):
     assert "36 windows of 3 conditions" in found.assumption()
     by_condition = replace(found, units="trajectories")
     assert by_condition.highest_level == pytest.approx(0.75)
+    assert "levels up to 0.75" in repr(by_condition) and "tensor" not in repr(by_condition)
     assert "nothing is assumed within a condition" in by_condition.assumption()
     save_calibration(tmp_path, found, predictor.spec.channels)
     assert load_calibrated(tmp_path).calibration.settings == SETTINGS

@@ -248,5 +248,6 @@ def options_of(kind: str) -> tuple[str, ...]:
 def _require(path: Path) -> None:
     require_regular(path)
     if not path.exists() and not expand_pattern(path):
-        what = "file that fits" if set("*?[") & set(str(path)) else "file or folder"
-        raise FileNotFoundError(f"{path}: there is no such {what}")
+        pattern = bool(set("*?[") & set(str(path)))
+        problem = "no file matches this pattern" if pattern else "there is no such file or folder"
+        raise FileNotFoundError(f"{path}: {problem}")

@@ -73,7 +73,7 @@ def test_a_pattern_matches_files_in_folders(tmp_path: Path) -> None:
     assert len(open_recordings(tmp_path / "run?" / "B[12].txt")[0].time) == 2
     write_at(tmp_path / "run[1]" / "B1.txt")  # an existing folder is not a pattern
     assert open_recordings(tmp_path / "run[1]" / "B*.txt")[0].num_frames == 1
-    with pytest.raises(FileNotFoundError, match="no such file that fits"):
+    with pytest.raises(FileNotFoundError, match="no file matches this pattern"):
         open_recordings(tmp_path / "nothing*" / "B1.txt")
 
 

@@ -396,7 +396,7 @@ def rotate_recordings(
         )
     if not turns % 4:
         return recordings
-    notes = [f"rotated by {degrees} degrees about (0, 0)"]
+    notes = [f"rotated anticlockwise by {degrees} degrees about (0, 0)"]
     if recordings[0].series:
         notes.append(f"not rotated (values per frame): {', '.join(recordings[0].series)}")
     change = partial(rotate_trajectory, turns=turns % 4, family=family)

@@ -19,6 +19,7 @@ from pibert.data.splits import Shares
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import prepare
 from tests.command import Word, refusal, run, well
+from tests.helpers import small_disk
 from tests.lookalikes.piv import sample, write_openpiv
 from tests.lookalikes.realpdebench import TANDEMS, write_root
 
@@ -301,6 +302,16 @@ def cavities(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_a_full_disk_leaves_nothing_behind(cavities: Path, tmp_path: Path) -> None:
+    out, cases = tmp_path / "out.h5", tmp_path / "cases"
+    with small_disk(5000):
+        native = refusal("convert", cavities, out)
+        other = refusal("convert", cavities, cases, "--to", "cfdbench", "--problem", "cavity")
+    assert f"{out}: cannot write: File too large; nothing was changed" in native
+    assert "case0000: cannot write: " in other
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_cavities_can_be_written_as_cases_of_cfdbench(cavities: Path, tmp_path: Path) -> None:
     arguments = ("convert", cavities, tmp_path / "new", "--to", "cfdbench", "--max-frames", "2")
     cavity = ("--problem", "cavity", "--subset", "bc")
@@ -386,3 +397,17 @@ def test_a_plan_states_a_body_among_its_hints(wake: Path, body: str | list[str])
     flows = prepare(DataConfig(path=str(wake), hints={"body": body}, split="time", shares=shares))
     assert flows.spec.grid.body is not None
     assert torch.equal(flows.spec.grid.body, torch.from_numpy(cylinder()))
+
+
+def test_convert_cuts_frames_and_a_region_and_joins_its_own_files(tmp_path: Path) -> None:
+    path = save_flow(tmp_path)
+    for name, frames in (("re1.h5", ":2"), ("re2.h5", "2:")):
+        cut = ("--frames", frames, "--crop", "x=0.2:0.95,rows=1:-1")
+        well("convert", path, tmp_path / name, "--dt", "0.1", *cut)
+    assert "2 trajectories" in well("convert", tmp_path / "re*.h5", tmp_path / "all.h5").output
+    first, second = Reader(tmp_path / "all.h5")
+    assert first.name.startswith("re1-") and second.name.startswith("re2-")
+    with np.load(path) as data:
+        wanted = torch.from_numpy(data["v"][:, 1:-1, 2:10]).float()
+    assert torch.equal(torch.cat([first.read(), second.read()])[:, 1], wanted)
+    assert second.local["frames"] == [2, 3] and second.time[0] == pytest.approx(0.2)

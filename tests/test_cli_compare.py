@@ -68,6 +68,14 @@ def test_a_repeated_comparison_computes_nothing_and_prints_its_ranking_as_json(
     assert all((compared / name).stat().st_size for name in FILES)
 
 
+def test_another_plan_in_the_same_folder_is_refused(compared: Path) -> None:
+    code, text = pibert(
+        "compare", "--preset", "quick", "--out", str(compared), *SETTINGS, "--set", "samples=129"
+    )
+    assert code == 2
+    assert "samples is 128 there and 129 here" in text
+
+
 def test_models_left_out_of_the_results_are_reported(compared: Path) -> None:
     words = ["compare", "--preset", "quick", "--out", str(compared), *SETTINGS, "--models"]
     code, text = pibert(*words, "linear-extrapolation")

@@ -1,9 +1,14 @@
 """Multiresolution PIBERT through every command, on flows and a model as small as they can be."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
+import httpx
+import numpy as np
 import pytest
 import torch
+import uvicorn
 
 import pibert
 from pibert.data.format import Reader, write
@@ -79,3 +84,25 @@ def test_it_predicts_with_intervals_is_scored_and_explains(
     found = pibert.load(trained).explain(frame, dict(known))
     assert found.attention.shape[-2:] == found.bias.shape[-2:] == (3, 4)
     assert found.notes == () and found.prediction.isfinite().all()
+
+
+def test_it_is_served(trained: Path, flows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Reader(flows) as reader:
+        frame, known = reader[0].read(slice(0, 1)), dict(reader[0].parameters)
+    body = {"model": "run", "fields": frame.tolist(), "parameters": known}
+    answers: list[httpx.Response] = []
+
+    async def ask(gate: Any) -> None:
+        transport = httpx.ASGITransport(gate)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answers.append(await client.post("/v1/step", json=body))
+
+    # Without a socket: starting a server takes longer than all the rest.
+    monkeypatch.setattr(
+        uvicorn.Server, "run", lambda server, sockets: asyncio.run(ask(server.config.app))
+    )
+    well("serve", trained, "--port", 0)
+    (answer,) = answers
+    assert answer.status_code == 200, answer.text
+    expected = pibert.load(trained).step(frame, known)
+    np.testing.assert_allclose(answer.json()["prediction"], expected, rtol=1e-4, atol=1e-4)

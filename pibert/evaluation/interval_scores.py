@@ -137,7 +137,8 @@ def interval_terms(
         quantiles: Half-widths of every level, up to a common factor.
     """
     error = (centre.double() - truth.double()).abs()
-    shares = (quantiles / quantiles[-1]).to(error)[..., None, None]
+    # Intervals of no width, of a model without error in the calibration, are a point.
+    shares = (quantiles / quantiles[-1]).nan_to_num(nan=1.0).to(error)[..., None, None]
     parts, nodes = [error], torch.tensor([0.0, *levels, 1.0]).to(error)
     for level, share in zip(levels, shares, strict=True):
         width = share * half.double()

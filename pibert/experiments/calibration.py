@@ -8,6 +8,7 @@ from typing import Any
 from pibert.data.dataset import Samples, Window
 from pibert.data.provenance import predicted_by
 from pibert.data.splits import SplitRule
+from pibert.data.wording import counted
 from pibert.experiments.flows import Flows, prepare_test
 from pibert.experiments.held_out import (
     as_trained,
@@ -23,6 +24,9 @@ from pibert.inference.calibration_file import SHEET, TENSORS, save_calibration
 from pibert.inference.ensemble import Ensemble
 from pibert.inference.model_file import find_model, shipped_models
 from pibert.notes import Note, warn
+
+_FEW = 5
+"""Independent units below which the width of intervals is arbitrary."""
 
 
 def calibrate_run(
@@ -146,6 +150,12 @@ def _calibrate(
         )
     samples = flows.samples(subset, Window(history=history, horizon=leads))
     calibration = calibrate(predictor, train, samples, settings)
+    if calibration.count < _FEW:
+        text = (
+            f"the intervals rest on {counted(calibration.count, 'independent unit')} only: their "
+            "width is a guess and may be far off"
+        )
+        warn(Note("few-calibration-units", text, "calibrate on more or longer flows"))
     folder.mkdir(parents=True, exist_ok=True)
     save_calibration(
         folder,

@@ -112,7 +112,7 @@ def test_the_report_shows_statistics_beside_the_ranking(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def some(folder: Path, results: Any, datasets: Any) -> Path:
-        figures = [(s, make) for s, make in FIGURES if s in ("Rollout", "Statistics")]
+        figures = [(s, make) for s, make in FIGURES if s == "Statistics"]
         return write_report(folder, results, datasets, figures)
 
     monkeypatch.setattr(page_module, "write_report", some)
@@ -123,7 +123,7 @@ def test_the_report_shows_statistics_beside_the_ranking(
     headings = ["Ranked summary", "Rollouts", "Statistics of free runs", "Component by component"]
     places = [page.index(f">{heading}</h3>") for heading in headings]
     assert places == sorted(places)
-    assert page.count("data:image/webp") == 7
+    assert page.count("data:image/webp") == 5
     for text in ("(truth against itself)", "∞", "intervals over 10 flows"):
         assert text in page
 

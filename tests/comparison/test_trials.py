@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pibert.comparison import trials
 from pibert.comparison.jobs import carry_out
@@ -204,3 +205,15 @@ def test_the_rate_with_the_least_error_wins_and_an_edge_is_reported(
     choice = choose(plan, tmp_path, "waves", "fno2d")
     assert choice is not None and choice.setting == Setting("adamw", rate)
     assert choice.edge == edge
+
+
+@pytest.mark.slow
+def test_several_processes_choose_what_one_does(tuned: Tuned, tmp_path: Path) -> None:
+    plan = replace(tuned.plan, seeds=(3,))
+    torch.manual_seed(0)
+    watcher = MemoryWatcher()
+    assert carry_out(plan, tmp_path, watcher, workers=2) == {}
+    assert {own[-1] for own in watcher.trials.values()} == {"done"}
+    results = gather(plan, tmp_path, {})
+    for mine, theirs in zip(results["tuning"], tuned.results["tuning"], strict=True):
+        assert mine["chosen"]["learning_rate"] == theirs["chosen"]["learning_rate"]

@@ -1,5 +1,6 @@
 """The native format: round trips, atomic writing, damage, worker processes."""
 
+import fcntl
 import math
 import os
 import pickle
@@ -224,6 +225,25 @@ def test_a_killed_writer_leaves_no_target_and_the_next_one_cleans_up(tmp_path: P
     write(target, [make_trajectory()])
     check(target)
     assert files_in(tmp_path) == [target.name]
+
+
+def test_only_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    names = {
+        "living": f".flow.h5.{os.getpid()}-0.partial",
+        "locked": f".flow.h5.{dead.pid}-1.partial",
+        "dead": f".flow.h5.{dead.pid}-2.partial",
+        "of another target": f".other.h5.{dead.pid}-3.partial",
+        "no writer's": ".flow.h5.copy-4.partial",
+    }
+    for name in names.values():
+        (tmp_path / name).touch()
+    with (tmp_path / names["locked"]).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write(tmp_path / "flow.h5", [make_trajectory()])
+    left = {key for key, name in names.items() if (tmp_path / name).exists()}
+    assert left == set(names) - {"dead"}
 
 
 def test_a_file_is_on_the_disk_before_it_gets_its_name(

@@ -113,6 +113,21 @@ def test_groups_of_unknown_state_are_simulated_again(tmp_path: Path) -> None:
     assert {t.local["recipe"]["seed"] for t in Reader(path)} == {8}
 
 
+def test_two_processes_do_not_work_on_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "noise.h5"
+    problems: list[str] = []
+
+    def meddle(done: float) -> None:
+        try:
+            generate(Noise(), path, patience=0.0)
+        except BlockingIOError as error:
+            problems.append(str(error))
+
+    generate(Noise(), path, on_progress=meddle)
+    assert problems and "another process has been working on it for 0 hours" in problems[0]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["noise.h5"]
+
+
 def test_an_interrupted_generation_resumes_with_identical_results(tmp_path: Path) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Impatient(Noise):

@@ -142,6 +142,17 @@ def test_wrong_axes_are_found(turn: str, noise: float) -> None:
     assert wrong.problems[0].serious
 
 
+def test_the_divergence_is_per_second_whatever_the_units_of_the_file() -> None:
+    in_metres = survey(recorded(flow())).divergence
+    states = vortices() * torch.tensor([1e3, 1.0])[:, None, None]
+    mixed = flow(states, units=("mm/s", "m/s"), length_unit="cm", spacing=(100 * DX, 100 * DY))
+    facts = survey(recorded(mixed))
+    assert in_metres is not None and facts.divergence is not None
+    assert facts.divergence.gradient == pytest.approx(in_metres.gradient, rel=1e-4)
+    assert facts.divergence.rms == pytest.approx(in_metres.rms, rel=1e-2)
+    assert facts.spacing == (100 * DX, 100 * DY)  # as the file has it
+
+
 def test_a_compressible_flow_may_expand() -> None:
     """Sound: the gradient of a potential, with du/dx = dv/dy."""
     x, y = Grid((40, 50), DX, DY).coordinates()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pibert.evaluation.geometry import boundary_points
+from pibert.evaluation.measure import gradient_unit
 from pibert.evaluation.pointwise import Pointwise, frame_errors
 from pibert.evaluation.regions import (
     BoundaryError,
@@ -228,3 +229,17 @@ def test_the_wake_line_is_the_row_of_the_centre_behind_the_body() -> None:
             errors[name].append(float(wrong.norm() / truth.norm()))
     for name, values in errors.items():
         assert found["wake_line_rel_l2", name] == pytest.approx(np.mean(values), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("unit", "length", "expected"),
+    [
+        ("m/s", None, "1/s"),
+        ("mm/s", "mm", "1/s"),
+        ("m/s", "mm", "m/s/mm"),
+        ("1", "D", "U/D"),
+        ("U", None, "U/length"),
+    ],
+)
+def test_the_unit_of_a_gradient(unit: str, length: str | None, expected: str) -> None:
+    assert gradient_unit(unit, length) == expected

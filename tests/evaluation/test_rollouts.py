@@ -151,6 +151,12 @@ def test_whole_rollouts_are_scored_as_in_the_published_benchmarks() -> None:
     assert summary["nrmse"] == pytest.approx(math.prod(means) ** (1 / steps))
 
 
+def test_values_beyond_the_range_of_their_type_count_as_diverged() -> None:
+    samples = samples_of(travelling())
+    scores = score_rollouts(Moves(offset=math.inf), samples, [0])
+    assert scores.diverged.tolist() == [1] and scores.stable.tolist() == [0]
+
+
 def test_diverged_rollout_is_counted_and_does_not_affect_others() -> None:
     samples = samples_of(travelling())
     starts = [1, 12]  # the first value of u is below 3 at the one and above at the other

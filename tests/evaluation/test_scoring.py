@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from pibert.data.dataset import Samples, Window
+from pibert.data.splits import Segment
+from pibert.evaluation import scoring
 from pibert.evaluation.forecast_scores import ForecastScores
 from pibert.evaluation.scores import FORMAT, Scores, read_card, read_scores, save_scores
 from pibert.evaluation.scoring import FrameScores, score_frames, seen_by, sequences
@@ -159,6 +161,35 @@ def test_sequences_end_at_gaps_and_between_trajectories() -> None:
         [(0, frame) for frame in range(8, 18)],
         [(1, frame) for frame in range(3)],
     ]
+
+
+def test_frames_in_pairs_are_scored_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = 0.05 * torch.arange(24, dtype=torch.float64)
+    time += 0.5 * (torch.arange(24) // 2)
+    rows, columns = torch.meshgrid(*map(torch.arange, SHAPE), indexing="ij")
+    middle = torch.linspace(2, SHAPE[0] - 3, 24)[:, None, None]
+    moving = ((rows - middle).abs() < 1.5) & ((columns - 3).abs() < 2)
+    still = torch.zeros(SHAPE, dtype=torch.bool)
+    still[2:4, 3:5] = True
+    segments = (Segment(0, 0, 16), Segment(1), Segment(0, 16, None))
+    samples = samples_of(
+        [flow("a", 24, 0, time=time, body=moving), flow("b", 12, 1, time=time[:12], body=still)],
+        segments=segments,
+    )
+    predictor = predictor_of(samples)
+    calls: list[int] = []
+    predictor.model.register_forward_hook(lambda _, given, __: calls.append(len(given[0])))
+    found = score_frames(predictor, samples)
+    assert calls[:3] == [8, 6, 4]  # not one frame at a time
+    monkeypatch.setattr(
+        scoring, "_by_trajectory", lambda samples: ([piece] for piece in sequences(samples))
+    )
+    alone = score_frames(predictor, samples)
+    assert found.arrays.keys() == alone.arrays.keys()
+    for name, values in alone.arrays.items():
+        torch.testing.assert_close(
+            found.arrays[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name
+        )
 
 
 def test_the_correlation_time_is_that_of_the_true_flow() -> None:

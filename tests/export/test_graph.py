@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from pibert.export.graph import PhysicalStep
 from pibert.fields import FieldSpec, Grid, Normalizer, Parameter
 from pibert.inference import Predictor, SavedModel
 from pibert.models import MODELS
+from pibert.models.baselines.fourierflow import FourierFlow
 from tests.export.models import save_tiny
 from tests.helpers import tiny_model
 
@@ -37,6 +39,16 @@ def test_the_graph_agrees_with_the_predictor(
         found = step_of(saved)(fields, mask, samples.parameters)
     assert found.shape == expected.shape and bool(expected.isfinite().all())
     assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+def test_export_does_not_change_the_model(tmp_path: Path, spec: FieldSpec) -> None:
+    saved = save_tiny(tmp_path, "fourierflow", spec)
+    before = {name: value.clone() for name, value in saved.model.state_dict().items()}
+    step = step_of(saved)
+    assert cast(FourierFlow, saved.model).held_noise is None
+    after = saved.model.state_dict()
+    assert before.keys() == after.keys() == step.model.state_dict().keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_parameters_gaps_and_bodies_agree_with_the_predictor(

@@ -1,6 +1,7 @@
 """Model files: round trips, interrupted saves, damaged and hostile files."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -120,6 +121,14 @@ saved(Path({str(tmp_path)!r}), made(1))
     saved(tmp_path, made(2))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
     assert torch.equal(read_model(tmp_path).model(x), made(2)(x))
+
+
+def test_truncating_a_file_after_reading_does_no_harm(tmp_path: Path) -> None:
+    """Weights that stayed mapped from the file would end the process with SIGBUS."""
+    model = read_model(saved(tmp_path)).model
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    os.truncate(tmp_path / "model.safetensors", 10)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
 
 def test_a_full_disk_keeps_the_old_model(tmp_path: Path) -> None:
@@ -308,3 +317,18 @@ def test_every_model_can_be_built_without_memory(name: str) -> None:
         skeleton = MODELS[name](real.config, real.spec)
     for key, tensor in skeleton.state_dict().items():
         assert tensor.is_meta and tensor.shape == real.state_dict()[key].shape
+
+
+def test_a_user_model_may_compute_in_its_constructor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(Persistence):
+        def __init__(self, config: Any, spec: Any) -> None:
+            super().__init__(config, spec)
+            self.scale = torch.nn.Parameter(torch.ones(3))
+            self.norm = float(self.scale.sum().item())
+
+    monkeypatch.setitem(MODELS, "persistence", Own)
+    model = Own(PRESETS["persistence"]["base"], tiny_spec())
+    save_model(tmp_path, model, Normalizer.identity(2), trained={"forward": True})
+    assert read_model(tmp_path).model.norm == 3.0

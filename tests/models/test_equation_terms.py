@@ -99,7 +99,7 @@ def test_a_frame_with_an_unknown_point_has_no_velocity_and_others_keep_theirs() 
     assert_close(terms(omega, known)[0, 2:].square().mean((1, 2)), torch.ones(2).double())
 
 
-@pytest.mark.parametrize("name", ["pibert-mr", "unet", "mwt"])
+@pytest.mark.parametrize("name", ["pibert-mr", "unet"])
 def test_models_with_the_velocity_of_the_vorticity_are_exported(name: str, tmp_path: Path) -> None:
     spec = vorticity_spec(box())
     option = "vorticity_velocity" if name == "pibert-mr" else "equation_terms"

@@ -54,6 +54,13 @@ def test_a_body_without_a_stated_length_is_counted(strict: ServerProcess):
     assert answer.status_code == 413
 
 
+def test_a_half_sent_body_does_no_harm(alive: ServerProcess):
+    with socket.create_connection(("127.0.0.1", alive.port), PATIENCE) as connection:
+        connection.sendall(head(5000) + b"\x93NUMPY" + bytes(100))
+        connection.shutdown(socket.SHUT_WR)
+        assert b"200" not in connection.recv(100)
+
+
 def test_a_body_that_does_not_come_runs_out_of_time(models: Path, monkeypatch: pytest.MonkeyPatch):
     """Without a socket: a server with so short a time would refuse sound requests under load."""
     request = {

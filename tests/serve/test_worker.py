@@ -437,6 +437,17 @@ def test_a_body_may_pause_but_not_drip(monkeypatch: pytest.MonkeyPatch):
     assert len(read_body_of([*steady, (0.0, b"")])) == 2000
 
 
+def test_a_hold_counts_until_it_is_released_and_may_change():
+    budget = Budget(100)
+    first = budget.try_hold(70)
+    assert first is not None and budget.try_hold(40) is None
+    first.resize(120)  # what is in use is counted, also beyond the budget
+    assert budget.used == 120
+    first.release()
+    first.release()
+    assert budget.used == 0 and budget.try_hold(100) is not None
+
+
 def test_memory_is_returned_once_the_last_work_has_ended(monkeypatch: pytest.MonkeyPatch):
     collected: list[int] = []
     monkeypatch.setattr(limits.gc, "freeze", lambda: None)

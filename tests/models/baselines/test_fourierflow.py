@@ -20,7 +20,7 @@ from pibert.models.baselines.fourierflow import (
     MaskedAutoencoder,
     follow_flow,
 )
-from pibert.models.layers import to_patches
+from pibert.models.layers import from_patches, to_patches
 from tests.helpers import assert_close, randomise, refused, tiny_spec
 
 SHAPE = (12, 20)
@@ -256,3 +256,20 @@ def test_the_inside_of_a_body_does_not_change() -> None:
     assert not change[..., body].any() and change[..., ~body].all()
     assert "body" not in model.state_dict()
     assert model(torch.randn(1, 2, 8, 8)).shape == (1, 2, 8, 8)
+
+
+def test_gradients_of_uniform_tokens_are_finite() -> None:
+    layer = FourierMixing(4, 2)
+    torch.nn.init.ones_(layer.gain)
+    x = torch.zeros(1, 12, 4, requires_grad=True)
+    layer.mix(x, (3, 4)).sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+
+
+def test_patches_run_row_by_row_and_invert() -> None:
+    x = torch.arange(2 * 3 * 5.0).view(1, 2, 3, 5)
+    patches = to_patches(x, 2)
+    assert patches.shape == (1, 6, 8)
+    # The third of the first row is cut from columns 4 and 4 again, of both channels.
+    assert patches[0, 2].tolist() == [4, 4, 9, 9, 19, 19, 24, 24]
+    assert torch.equal(from_patches(patches, 2, (3, 5)), x)

@@ -6,6 +6,7 @@ import torch
 
 from pibert.evaluation.scales import Spectra, wavenumbers
 from pibert.evaluation.scores import Scores
+from pibert.evaluation.temporal import power_density
 from pibert.physics import derivatives
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.spectra import TERMS, power_spectra, spectra
@@ -107,3 +108,13 @@ def test_rollout_curves_are_those_of_all_components(count):
     ):
         assert np.allclose(line_of(ax, data.colour("unet")).get_ydata(), expected)
     assert set(legend_of(correlation)) == set(data.shown(9))
+
+
+def test_power_spectra_are_means_over_the_probes():
+    data = invented(3)
+    (ax,) = axes_of(once(power_spectra, 3))
+    frequency, power = power_density(data.first("unet").arrays["probes/prediction"][..., 1], 0.25)
+    line = line_of(ax, data.colour("unet"))
+    assert np.allclose(line.get_xdata(), frequency[1:])
+    assert np.allclose(line.get_ydata(), power.mean(1)[1:])
+    assert ax.get_xlabel() == "frequency f [1/s]"

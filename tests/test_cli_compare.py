@@ -11,8 +11,8 @@ from rich.console import Console
 
 from pibert.cli.compare import _show_tuning
 from pibert.comparison import FILES
+from pibert.comparison import page as page_module
 from pibert.evaluation import cost
-from pibert.report.comparison import page as page_module
 from pibert.report.comparison.figures import FIGURES
 from pibert.report.comparison.page import write_report
 from tests.command import run

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import pibert
 from pibert.cli import app
-from pibert.report.comparison import page as report_page
+from pibert.comparison import page as report_page
+from pibert.report.comparison.figures import FIGURES
 from tests import standins
 from tests.documents import blocks, python_blocks, run_python, words
 from tests.helpers import TINY_OPTIONS
@@ -216,7 +217,7 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
     # A picture of each kind takes half a minute; tests/report has them.
-    few = functools.partial(report_page.write_report, figures=report_page.FIGURES[:1])
+    few = functools.partial(report_page.write_report, figures=FIGURES[:1])
     monkeypatch.setattr(report_page, "write_report", few)
     assert len(follow_commands("README.md")) > 3
 

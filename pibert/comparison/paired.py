@@ -10,9 +10,9 @@ The p-values of one data set are a family, corrected by Holm's step-down method 
 sequentially rejective multiple test procedure, Scand. J. Statist. 6, 1979): below 0.05 for every
 model named different, the chance of a single false one among them is at most 5 %.
 
-Ten flows or three seeds are few for a bootstrap: true p-values are then somewhat larger. With two to
-nine flows there are no tests: blocks in time of so few say nothing about other flows. Of a single
-recording, tests are about other times of it.
+Ten flows or three seeds are few for a bootstrap: true p-values are then somewhat larger. With two
+to nine flows there are no tests: blocks in time of so few say nothing about other flows. Of a
+single recording, tests are about other times of it.
 """
 
 import math

@@ -41,10 +41,11 @@ def push(
 
     Example: pibert push runs/wake me/wake --public
     """
-    from pibert.inference.hub import README, files_of, push_model
+    from pibert.inference.hub import README, files_of, parse_address, push_model
     from pibert.inference.model_file import find_model, read_model
 
     console = Console()
+    parse_address(f"hf://{repo}")
     if dry_run:
         folder = find_model(model)
         source = folder if folder.is_dir() else folder.parent

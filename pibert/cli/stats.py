@@ -174,6 +174,8 @@ def _show(console: Console, found: "FlowStatistics") -> None:
     if numbers["pod"] is not None:
         shares = ", ".join(f"{share:.1%}" for share in numbers["pod"][:6])
         say(console, f"POD: the first modes hold {shares} of the energy")
+    if numbers["spod"] == []:
+        say(console, "SPOD: no peak above the lowest frequency; record longer to see lower ones")
     for row in (numbers["spod"] or [])[:3]:
         say(
             console,

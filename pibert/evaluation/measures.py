@@ -65,7 +65,7 @@ def measures_by_space(
 
 
 def window_measures(spec: FieldSpec, frames: int, mean: Tensor | None = None) -> dict[str, Measure]:
-    """The measures of a whole rollout of so many frames, in physical units, by name.
+    """The measures of a whole rollout with this number of frames, in physical units, by name.
 
     Diagnostics of the PDE family, and the metrics of RealPDEBench: as published with 20 frames from
     20, and on the grid of the competition its scores. ``mean`` is as of ``measures_by_space``.

@@ -57,10 +57,13 @@ class SPOD:
     """Frames of a segment."""
 
     def peaks(self, count: int) -> list[int]:
-        """Indices of the frequencies with the highest local maxima of the first eigenvalue."""
-        first = torch.nn.functional.pad(self.energy[:, 0], (1, 1), value=-1.0)
+        """Indices of the frequencies with the highest local maxima of the first eigenvalue.
+
+        The lowest frequency is none: segments are too short to see what lies below it.
+        """
+        first = torch.nn.functional.pad(self.energy[:, 0], (0, 1), value=-1.0)
         top = (first[1:-1] > first[:-2]) & (first[1:-1] >= first[2:])
-        found = top.nonzero().flatten().tolist()
+        found = (1 + top.nonzero().flatten()).tolist()
         return sorted(found, key=lambda index: -float(self.energy[index, 0]))[:count]
 
 

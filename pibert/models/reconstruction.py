@@ -29,7 +29,8 @@ Fields = Float[Tensor, "b c y x"]
 PLATE_STEPS = 16
 """Conjugate gradient steps on the grid itself."""
 _CHECKED, _CONVERGED = 20, 1e-20
-"""Every so many steps the squared residual is compared with this share of the first one."""
+"""Steps between two tests for convergence, and the limit of the squared residual, relative to the
+first one."""
 COARSE_STEPS, COARSE_LEVELS = 6, 3
 """Steps on each coarser grid, and their number; still coarser grids are only interpolated."""
 

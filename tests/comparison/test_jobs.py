@@ -230,7 +230,7 @@ def copy_of(carried: Carried, folder: Path, **changes: Any) -> Path:
     card = json.loads((source / "model.json").read_text())
     experiment = card["provenance"]["experiment"]
     experiment |= {key: value for key, value in changes.items() if key in experiment}
-    experiment["data"] |= changes.get("parted", {})
+    experiment["data"] |= changes.get("split", {})
     for key in changes.get("unrecorded", ()):
         del experiment["data"][key]
     card["provenance"]["data"] |= changes.get("source", {})
@@ -247,7 +247,7 @@ def test_a_run_enters_with_a_start_of_the_same_split_or_of_other_flows(
     carried: Carried, tmp_path: Path
 ) -> None:
     copy_of(carried, tmp_path / "same")
-    copy_of(carried, tmp_path / "other", source={"fingerprint": "0"}, parted={"split_seed": 7})
+    copy_of(carried, tmp_path / "other", source={"fingerprint": "0"}, split={"split_seed": 7})
     for start in ("same", "other", "same/model.safetensors"):
         name = start.replace("/", "-")
         # From where the run was started, wherever that is now.
@@ -255,7 +255,7 @@ def test_a_run_enters_with_a_start_of_the_same_split_or_of_other_flows(
 
 
 def test_the_first_of_several_starts_is_checked_too(carried: Carried, tmp_path: Path) -> None:
-    copy_of(carried, tmp_path / "saw", parted={"split_seed": 7})
+    copy_of(carried, tmp_path / "saw", split={"split_seed": 7})
     copy_of(carried, tmp_path / "between", start="saw", source={"fingerprint": "0"})
     last = copy_of(carried, tmp_path / "last", start="between")
     with pytest.raises(ValueError, match=r"saw: .*split_seed is 7"):

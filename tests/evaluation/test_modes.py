@@ -73,3 +73,12 @@ def test_few_frames_are_refused_with_a_remedy() -> None:
         spod(torch.randn(40, 3).double(), DT, 32)
     with refused("same field"):
         pod(torch.zeros(5, 4).double())
+
+
+def test_what_is_slower_than_a_segment_is_no_peak() -> None:
+    length, frames = 64, 512
+    slow = wave(frames, 0.3 / (length * DT), 2)
+    noise = 1e-4 * torch.randn(frames, POINTS, generator=torch.Generator().manual_seed(0)).double()
+    found = spod(pod(slow + noise).coefficients, DT, length)
+    assert int(found.energy[:, 0].argmax()) == 0
+    assert 0 not in found.peaks(5)

@@ -13,7 +13,7 @@ import pytest
 from pibert.inference.hub import files_of, parse_address
 from pibert.inference.model_file import read_model
 from tests import standins
-from tests.command import well
+from tests.command import refusal, well
 from tests.helpers import refused
 from tests.inference.hub_server import Hub, serving
 
@@ -87,6 +87,10 @@ def test_a_model_is_pushed_and_loaded_by_its_address(call: Any, hub: Hub) -> Non
     assert pinned == "True"
     assert "expected model.safetensors with SHA-256" in changed
     assert absent.startswith("hf://me/nothing: the hub") and "hf auth login" in absent
+
+
+def test_an_upload_needs_an_owner_and_a_name() -> None:
+    assert "OWNER/NAME" in refusal("push", "cylinder-mr", "noslash", "--dry-run")
 
 
 def test_the_upload_can_be_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ The component of a state outside the modes is dropped, which removes noise, or i
 flows of a smooth field may be mostly outside the modes of few training flows.
 
 With few modes the state is not resolved, with many the regression overfits. Rank, ridge (added to
-the variance of each mode, relative to that of the strongest; it draws A to zero, or to the identity
-if the rest persists) and what happens to the rest are those with the lowest squared error of the
-next frame on validation data, among ``RANKS`` and ``RIDGES``. After ``fit`` the configuration
-states them.
+the variance of each mode, relative to that of the strongest; it shrinks A towards zero, or towards
+the identity if the rest persists) and what happens to the rest are those with the lowest squared
+error of the next frame on validation data, among ``RANKS`` and ``RIDGES``. After ``fit`` the
+configuration states them.
 
 After a pass for the mean, the training states are read once. An incremental singular value
 decomposition tracks twice as many directions as are kept, and the sums of the regression are

@@ -29,7 +29,7 @@ from pibert.report.comparison.plots import (
 )
 from pibert.report.comparison.results import UNTRAINED, DatasetResults
 from pibert.report.comparison.table import digits
-from pibert.report.comparison.tables import flow_errors
+from pibert.report.comparison.tables.ranking import flow_errors
 from pibert.report.figures import NORMAL, SMALL, with_unit
 
 MOST = 10

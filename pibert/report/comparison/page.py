@@ -20,7 +20,8 @@ from pibert.report.comparison import text
 from pibert.report.comparison.figures import FIGURES, Maker, Picture, draw_figures
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import DAGGER, UNKNOWN, Cell, Table, slug
-from pibert.report.comparison.tables import overview, tables_of
+from pibert.report.comparison.tables import tables_of
+from pibert.report.comparison.tables.ranking import overview
 
 SECTIONS = {
     "Ranking": "Ranked summary",

@@ -18,7 +18,7 @@ from pibert.report.comparison.plots import (
     side_legend,
 )
 from pibert.report.comparison.results import DatasetResults
-from pibert.report.comparison.tables import batch_cost, training_seconds, tuned_settings
+from pibert.report.comparison.tables.cost import batch_cost, training_seconds, tuned_settings
 from pibert.report.comparison.text import (
     monitored,
     most_at_a_time,

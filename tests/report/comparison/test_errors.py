@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from pibert.evaluation.scores import Scores
-from pibert.report.comparison import errors, tables
+from pibert.report.comparison import errors
 from pibert.report.comparison.errors import (
     error_distribution,
     frame_errors_of,
 )
 from pibert.report.comparison.results import DatasetResults
+from pibert.report.comparison.tables import ranking
 from tests.report.comparison.handmade_results import handmade, record
 from tests.report.comparison.invented_results import axes_of, invented
 from tests.report.comparison.test_tables import cell
@@ -93,7 +94,7 @@ def flow_results(count: int = 4) -> DatasetResults:
 
 
 def test_the_table_shows_how_the_error_is_spread_over_flows():
-    table = tables.flows(flow_results())
+    table = ranking.flows(flow_results())
     assert cell(table, "unet", "NMSE, pooled").text == "0.100"
     assert cell(table, "unet", "mean over flows").text == "0.0875"
     assert cell(table, "unet", "median flow").text == "0.0200"
@@ -108,9 +109,9 @@ def test_numbers_of_flows_are_means_over_seeds_and_none_where_a_seed_has_none():
     plain = flow_results()
     second = [by_flow("unet", "nmse", [0.03, None, 0.1, 0.02], seed=1)]
     results = {**plain.results, "by_flow": [*plain.results["by_flow"], *second]}
-    found = tables.flow_errors(replace(plain, results=results), "unet", "nmse")
+    found = ranking.flow_errors(replace(plain, results=results), "unet", "nmse")
     assert found == pytest.approx([0.02, None, 0.2, 0.02])
-    assert tables.flow_errors(plain, "unet", "skill") == []
+    assert ranking.flow_errors(plain, "unet", "skill") == []
 
 
 def points(ax: Any) -> list[Any]:
@@ -160,10 +161,10 @@ def test_errors_against_the_parameter_beside_the_range_of_training() -> None:
 
 
 def test_a_table_has_a_column_for_every_condition() -> None:
-    table = tables.conditions(extrapolated(conditions=True))
+    table = ranking.conditions(extrapolated(conditions=True))
     assert cell(table, "unet", "Re 200 (2)").text == "0.0100"
     assert cell(table, "pibert", "Re 400 (2)").text == "0.0100"
-    assert tables.conditions(extrapolated()) is None
+    assert ranking.conditions(extrapolated()) is None
 
 
 def test_without_flows_to_compare_there_is_neither_table_nor_figure():
@@ -173,5 +174,5 @@ def test_without_flows_to_compare_there_is_neither_table_nor_figure():
     alone = replace(one, results={**one.results, "data": {"wakes": facts}, "by_flow": rows})
     older = handmade({"unet": 0.1, "persistence": 0.2})  # results without errors by flow
     for own in (alone, older):
-        assert tables.flows(own) is None and errors.flows(own) is None
-        assert errors.by_parameter(own) is None and tables.conditions(own) is None
+        assert ranking.flows(own) is None and errors.flows(own) is None
+        assert errors.by_parameter(own) is None and ranking.conditions(own) is None

@@ -8,8 +8,8 @@ from pibert.evaluation.regions import stations
 from pibert.evaluation.temporal import power_density
 from pibert.report.comparison import free_runs
 from pibert.report.comparison.table import Numbers
-from pibert.report.comparison.tables import free_runs as table
-from pibert.report.comparison.tables import more_free_runs
+from pibert.report.comparison.tables.rollouts import free_runs as table
+from pibert.report.comparison.tables.rollouts import more_free_runs
 from pibert.report.comparison.text import verdict
 from tests.report.comparison.handmade_results import handmade, record
 from tests.report.comparison.invented_results import axes_of, invented, legend_of, once, without

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pibert.report.comparison import tables
 from pibert.report.comparison.table import Cell, Table, digits, duration, near_one, scaled, size
-from pibert.report.comparison.tables import components, overview, seeds, summary
+from pibert.report.comparison.tables.next_frame import components, temporal
+from pibert.report.comparison.tables.ranking import overview, paired, seeds, summary
+from pibert.report.comparison.tables.rollouts import rollout
 from tests.report.comparison.handmade_results import handmade, record, together
 
 ERRORS = {"unet": 0.02, "pibert": 0.01, "persistence": 0.04}
@@ -57,7 +58,7 @@ def test_the_summary_ranks_by_the_mean_error_and_marks_the_best_and_what_is_leve
 
 def test_paired_tests_name_the_better_model_only_where_the_corrected_p_is_small():
     data = handmade(ERRORS | {"mwt": 0.008})
-    assert tables.paired(data) is None
+    assert paired(data) is None
     found = {"unet": (2.0, 0.001), "persistence": (4.0, 0.2), "mwt": (0.8, 0.01)}
     tests = [
         {"model": "pibert", "against": m, "ratio": ratio, "low": 0.7, "high": 5.0, "p": p / 2,
@@ -66,7 +67,7 @@ def test_paired_tests_name_the_better_model_only_where_the_corrected_p_is_small(
     ]  # fmt: skip
     facts = {"wakes": {**data.facts, "paired_tests": tests}}
     data = replace(data, results={**data.results, "data": facts})
-    table = tables.paired(data)
+    table = paired(data)
     assert table is not None and [row[0].text for row in table.rows] == [
         "mwt",
         "unet",
@@ -127,12 +128,12 @@ def test_the_best_ratio_is_the_nearest_to_one():
     # ln 1.9 = 0.64 is less than -ln 0.5 = 0.69, and a ratio of 0 is infinitely far.
     values = {"pibert": 0.5, "unet": 1.9, "persistence": 0.0}
     more = [record(m, "psd_ratio_low", v, better="none") for m, v in values.items()]
-    table = tables.temporal(handmade(ERRORS, more))
+    table = temporal(handmade(ERRORS, more))
     assert [cell(table, m, "low").best for m in values] == [False, True, False]
 
 
 def test_rollouts_show_lead_times_and_what_diverged():
-    table = tables.rollout(handmade(ERRORS))
+    table = rollout(handmade(ERRORS))
     assert table is not None
     assert [label for label in table.head if "NMSE" in label] == [
         "NMSE at 1 ↓", "NMSE at 2 ↓", "NMSE at 4 ↓",

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pibert.evaluation.scores import Scores
-from pibert.report.comparison import tables
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Cell
+from pibert.report.comparison.tables import cost as tables
 from pibert.report.comparison.text import protocol
 from pibert.report.comparison.training import convergence, cost, pareto_front, tuning
 from tests.report.comparison.handmade_results import handmade

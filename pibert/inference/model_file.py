@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from pibert import __version__
 from pibert.config import as_plain, first_difference, parse
@@ -229,7 +230,7 @@ def _build_for(
     """A new model whose state has the names, shapes and types of the tensors; else ValueError."""
     _check_fields(config, spec)
     try:
-        with torch.device("meta"), _no_larger_than(tensors):
+        with torch.device("meta"), _Unfilled(), _no_larger_than(tensors):
             skeleton = kind(config, spec)
     except (NotImplementedError, RuntimeError):
         skeleton = None  # a model of the user that computes while it is built
@@ -239,6 +240,18 @@ def _build_for(
         model = kind(config, spec)
     _check_fit(tensors, model.state_dict())
     return model
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out random initial values: on the meta device, torch imports its compiler for them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") == "normal_":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def _check_fields(config: Any, spec: FieldSpec) -> None:

@@ -142,9 +142,9 @@ class FourierBranch(nn.Module):
         size = (modes, self.columns, in_channels, width, 2)
         # Columns of unit length on average: the branch starts near an isometry.
         scale = (2 * width) ** -0.5
-        self.positive = nn.Parameter(scale * torch.randn(size))
+        self.positive = nn.Parameter(nn.init.normal_(torch.empty(size), std=scale))
         """Weights of the rows k_y = 0 ... M-1."""
-        self.negative = nn.Parameter(scale * torch.randn(size))
+        self.negative = nn.Parameter(nn.init.normal_(torch.empty(size), std=scale))
         """Weights of the rows k_y = -M ... -1."""
 
     def weights(self, shape: tuple[int, int]) -> Float[Tensor, "r k c d 2"]:
@@ -252,7 +252,8 @@ class FourierMultiplier(nn.Module):
         self.number = modes + 1 + modes * (2 * modes + 1)
         # Columns of unit length on average: it starts near an isometry of the kept waves.
         scale = (2 * width) ** -0.5
-        self.weight = nn.Parameter(scale * torch.randn(self.number, width, width, 2))
+        self.weight = nn.Parameter(torch.empty(self.number, width, width, 2))
+        nn.init.normal_(self.weight, std=scale)
 
     def forward(
         self, x: Float[Tensor, "b n c"], lattice: tuple[int, int]

@@ -356,17 +356,3 @@ def test_a_model_alone_is_scored_on_given_flows(trained: pibert.Model, tmp_path:
     scores = model.evaluate(waves(10, name="other"), out="scores")
     assert scores.card["data"]["test_frames"] == 9 and (tmp_path / "scores/scores.json").exists()
     assert "8 x 12 points" in model._repr_html_()
-
-
-def test_importing_and_loading_leave_heavy_packages_out(trained: pibert.Model) -> None:
-    code = (
-        "import sys, pibert\n"
-        "assert 'torch' not in sys.modules\n"
-        f"pibert.load({str(trained.path)!r})\n"
-        "print(*[m for m in ('matplotlib', 'scipy', 'h5py', 'rich', 'typer', 'lightning') "
-        "if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert done.stdout.split() == []

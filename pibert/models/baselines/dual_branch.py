@@ -291,7 +291,8 @@ class BlockLinear(nn.Module):
     def __init__(self, width: int, blocks: int) -> None:
         super().__init__()
         size = width // blocks
-        self.weight = nn.Parameter(torch.randn(blocks, size, size, 2) * (2 * size) ** -0.5)
+        self.weight = nn.Parameter(torch.empty(blocks, size, size, 2))
+        nn.init.normal_(self.weight, std=(2 * size) ** -0.5)
         self.bias = nn.Parameter(torch.zeros(blocks, size, 2))
 
     def forward(

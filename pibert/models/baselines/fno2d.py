@@ -93,11 +93,10 @@ class SpectralConvolution(nn.Module):
     def __init__(self, width: int, modes: int) -> None:
         super().__init__()
         self.modes = modes
-        # Complex entries of variance 1 / width: a kept mode keeps its size on average.
-        self.weight = nn.Parameter(
-            (2 * width) ** -0.5 * torch.randn(2 * modes, modes, width, width, 2)
-        )
+        self.weight = nn.Parameter(torch.empty(2 * modes, modes, width, width, 2))
         """(row, column, in, out, re and im); rows k_y = 0 ... M-1, then -M ... -1."""
+        # Complex entries of variance 1 / width: a kept mode keeps its size on average.
+        nn.init.normal_(self.weight, std=(2 * width) ** -0.5)
 
     def forward(self, z: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
         ny, nx = z.shape[-2:]

@@ -212,7 +212,7 @@ class Embedding(nn.Module):
 
     def __init__(self, parameters: int, width: int) -> None:
         super().__init__()
-        self.constant = nn.Parameter(0.02 * torch.randn(width))
+        self.constant = nn.Parameter(nn.init.normal_(torch.empty(width), std=0.02))
         self.mlp = make_mlp(parameters, width, width) if parameters else None
 
     def forward(self, parameters: Float[Tensor, "b q"]) -> Float[Tensor, "b d"]:

@@ -16,6 +16,7 @@ from pibert.fields import Trajectory
 
 if TYPE_CHECKING:
     from pibert.data.readers.recordings import Hints, Recordings
+    from pibert.evaluation.flow_statistics import FlowStatistics
 
 _COMMAND = re.compile(r"(pibert [a-z]+ [^;,()]*)")
 _SETTING = re.compile(r"--set ([\w.]+)=([\w.]+)")
@@ -74,17 +75,82 @@ class Flow(Sequence[Trajectory]):
         return draw(lambda target: draw_inspection(target, self[which], found), path)
 
     def save(self, path: Path | str) -> Path:
-        """Write PIBERT's own format (.h5)."""
-        from pibert.data.format import write
+        """Write a file: .h5 (PIBERT's own format), .nc (NetCDF), .pvd or .xdmf (ParaView).
+
+        Units are kept. Native files hold any number of recordings, the others one.
+        """
+        from pibert.data.writers import check_output, write_trajectories
 
         path = Path(path)
-        if path.suffix.lower() not in (".h5", ".hdf5"):
-            raise ValueError(
-                f"{path}: expected a name that ends in .h5, found {path.suffix or path.name!r}; "
-                "for other formats: pibert convert"
-            )
-        write(path, list(self))
+        check_output(path, self.recordings)
+        write_trajectories(path, self)
         return path
+
+    def select(
+        self,
+        *,
+        frames: slice = slice(None),
+        stride: int = 1,
+        channels: Sequence[str] | None = None,
+        size: tuple[int, int] | None = None,
+        **region: Any,
+    ) -> "Flow":
+        """Views of some frames, channels and points.
+
+        Args:
+            frames: Such as ``slice(100, 900)``.
+            stride: Use every Nth of them.
+            channels: Names, in this order.
+            size: Rows and columns to resample to.
+            region: ``x=(0, 0.02)`` and ``y`` in the flow's coordinates, either end None, or
+                ``rows=slice(2, -2)`` and ``columns``.
+        """
+        from pibert.data.resample import Region, crop, represent
+
+        kept = Region(**region)
+
+        def view(trajectory: Trajectory) -> Trajectory:
+            return represent(
+                crop(trajectory, kept), frames=frames, stride=stride, channels=channels, size=size
+            )
+
+        return Flow(self.recordings.changed(view))
+
+    def fill(
+        self, *, flag_outliers: bool = True, noise: float | None = None, settings: Any = None
+    ) -> "Flow":
+        """Missing vectors filled and outliers replaced, by thin-plate splines in each frame.
+
+        Filled values are marked: they are never scored or learned from. A pretrained model fills
+        with ``model.fill(flow)``.
+
+        Args:
+            flag_outliers: Also replace vectors that do not fit their neighbours.
+            noise: Accepted fluctuation of the velocity; lower values flag more vectors. None: a
+                tenth of the velocity's standard deviation.
+            settings: ``FillSettings`` of another method.
+        """
+        from pibert.data.filling import fill_recordings, thin_plate
+        from pibert.notes import warn
+
+        if settings is None:
+            settings = thin_plate(self.recordings, flag_outliers=flag_outliers, noise=noise)
+        with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
+            target = Path(folder) / f"{self.name}.h5"
+            fill_recordings(self.recordings, target, settings, on_note=warn)
+            return join([as_flow(each.load()) for each in read(target)])
+
+    def stats(self, which: int | str = 0, **options: Any) -> "FlowStatistics":
+        """Means, stresses, spectra, phase averages and modes of one recording.
+
+        Args:
+            which: Its number or name.
+            options: ``probes``, ``period``, ``phases``, ``segment`` and ``rank``, as for
+                ``pibert stats``.
+        """
+        from pibert.evaluation.flow_statistics import StatsOptions, flow_statistics
+
+        return flow_statistics(self[which], StatsOptions(**options))
 
     def loader(
         self, *, history: int = 1, horizon: int = 1, batch_size: int = 32, seed: int = 0

@@ -1,7 +1,6 @@
 """A trained model with everything that can be done with it."""
 
 import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pibert.api.flows import Flow, as_flow, join, read
+from pibert.api.flows import Flow, as_flow
 from pibert.api.pictures import Picture, as_html, draw
 from pibert.fields import Grid, Trajectory
 from pibert.inference.model_file import find_model, read_model
@@ -128,14 +127,10 @@ class Model(Predictor):
         flow = _flow(fields)
         if flow is None:
             return super().fill(fields, known, parameters, grid=grid)
-        from pibert.data.filling import fill_recordings
         from pibert.inference.filling import fill_settings
 
         how = fill_settings(self, self.saved_in("fill flows"), **settings)
-        with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
-            target = Path(folder) / f"{flow.name}.h5"
-            fill_recordings(flow.recordings, target, how, on_note=warn)
-            return join([as_flow(each.load()) for each in read(target)])
+        return flow.fill(settings=how)
 
     def evaluate(
         self,

@@ -70,9 +70,9 @@ class StatsOptions:
         for name, least in (("phases", 2), ("segment", 8), ("rank", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ValueError(f"--{name} must be {least} or more, found {value}")
+                raise ValueError(f"{name} must be {least} or more, found {value}")
         if self.period is not None and not 0 < self.period < math.inf:
-            raise ValueError(f"--period must be positive, found {self.period}")
+            raise ValueError(f"period must be positive, found {self.period}")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

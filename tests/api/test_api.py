@@ -136,7 +136,7 @@ def test_several_flows_are_one_set() -> None:
         (lambda: pibert.read("nowhere/*.txt"), ["nowhere"]),
         (lambda: pibert.read([]), ["empty list"]),
         (lambda: pibert.flow(np.zeros((0, 2, 8, 12)), dx=1, dy=1, dt=1), ["is empty"]),
-        (lambda: waves(4).save("wave.nc"), ["ends in .h5"]),
+        (lambda: waves(4).save("wave.txt"), [".txt", ".h5"]),
         (lambda: pibert.compare("unet", waves(30)), ["a list of models"]),
         (lambda: pibert.compare(["resnet"], waves(30)), ["resnet", "unet"]),
         (lambda: fit(waves(1)), ["at least 2 frames", "found 1"]),
@@ -290,6 +290,32 @@ def test_intervals_need_a_calibration_and_contain_the_forecast(tmp_path: Path) -
         model.rollout(waves(60), 9, level=0.5)
     model.save("kept")
     assert pibert.load("kept").rollout(waves(60), 2, level=0.5).low.equal(found.low)
+
+
+def test_a_flow_is_filled_selected_analysed_and_saved_without_a_model(tmp_path: Path) -> None:
+    array = wave(40, speed=4.0)
+    truth = array[5, :, 3, 4].copy()
+    array[5, :, 3, 4] = np.nan
+    gappy = pibert.flow(array, dx=DX, dy=DY, dt=DT, name="gappy", **UNITS)
+    filled = gappy.fill(flag_outliers=False)
+    marked = filled[0].filled
+    assert isinstance(marked, torch.Tensor)
+    assert marked.sum() == 1 and marked[5, 3, 4]
+    assert np.abs(filled.numpy()[5, :, 3, 4] - truth).max() < 0.2 * np.abs(array[0]).std()
+
+    part = gappy.select(frames=slice(8, 40), stride=2, channels=["v"], x=(0.25, None))
+    assert_close(torch.from_numpy(part.numpy()), torch.from_numpy(array[8::2, 1:, :, 3:]))
+    assert part[0].spec.dt == pytest.approx(2 * DT)
+
+    found = filled.stats(period=np.pi / 8, phases=4)
+    assert found.summary()["stresses"]["uv"] == pytest.approx(-0.16, rel=0.05)
+    with refused("period", "-1"):
+        filled.stats(period=-1.0)
+
+    again = pibert.read(filled.save(tmp_path / "filled.nc"))
+    assert_close(torch.from_numpy(again.numpy()), torch.from_numpy(filled.numpy()))
+    with refused("filled.txt", ".nc"):
+        filled.save(tmp_path / "filled.txt")
 
 
 def test_a_pretrained_model_fills_the_gaps_of_a_flow() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from pibert.physics.exact import taylor_green as exact_vortices
 from pibert.solver import run
 from validation.checks import Check, Part, new_figure, save
 from validation.flows import channel, taylor_green
+from validation.solutions import taylor_green as exact_vortices
 
 SIZES = (16, 32, 64, 128)
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 
 from pibert.fields import Boundary, Grid
-from pibert.physics import exact
 from pibert.solver.boundaries import Box, Side
 from pibert.solver.lattice import Scheme, equilibrium
 from pibert.solver.lattice_recipe import build_case, viscosity_of
 from pibert.solver.stepping import Case
+from validation import solutions
 
 
 def taylor_green(
@@ -23,7 +23,7 @@ def taylor_green(
 ) -> Case:
     """Decaying vortices in a periodic box; D is its length along x, U the largest initial u."""
     grid = Grid.periodic(shape, dx=1 / shape[1], dy=1 / shape[1])
-    u, v, p = (field.to(device, dtype)[None] for field in exact.taylor_green(grid, 0.0, 1.0))
+    u, v, p = (field.to(device, dtype)[None] for field in solutions.taylor_green(grid, 0.0, 1.0))
     start = equilibrium(3 * speed**2 * p, speed * u, speed * v)
     return build_case(
         "taylor_green",

@@ -1,4 +1,4 @@
-"""Grids, derivatives, governing equations, exact solutions: pure functions of tensors."""
+"""Grids, derivatives, governing equations: pure functions of tensors."""
 
 from pibert.physics.derivatives import Order, where_defined
 from pibert.physics.families import FAMILIES, Family, find_family, magnitude, masked_residuals

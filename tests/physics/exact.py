@@ -1,6 +1,6 @@
 """Exact solutions of the PDE families, and a vortex street, for tests.
 
-Each function evaluates a solution at the points of a ``Grid``, as ``pibert.physics.exact`` does.
+Each function evaluates a solution at the points of a ``Grid``, as ``validation.solutions`` does.
 """
 
 import math
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pibert.fields import Grid
-from pibert.physics.exact import Pair, Times, points, taylor_green, wave_vector
+from validation.solutions import Pair, Times, points, taylor_green, wave_vector
 
 __all__ = ["taylor_green"]
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer
 from pibert.models.baselines.pinn import PINN, PINNConfig
-from pibert.physics.exact import taylor_green
 from pibert.training import losses
 from pibert.training.losses import LossScales, LossWeights
 from pibert.training.objectives import supervised
 from pibert.training.pde_residual import pde_residual, vorticity_transport
 from tests.helpers import randomise, tiny_spec
 from tests.training.setups import assert_pieces_add_up, batch_of, draw
+from validation.solutions import taylor_green
 
 WEIGHTS = LossWeights(reg=0.5, div=0.1, bnd=0.2)
 SHAPE = (9, 13)

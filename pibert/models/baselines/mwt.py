@@ -16,13 +16,18 @@ shared by all scales, and a linear map T at the coarsest one:
 
     U_d^n = A d^n + B s^n,     U_s^n = C d^n,     U_s^0 = T s^0
 
-and sums the scales on the way up; ReLU stands between blocks. The base size has 1,545,494
-parameters for two channels in and out.
+and sums the scales on the way up; ReLU stands between blocks. Reference: Gupta, Xiao, Bogdan,
+Multiwavelet-based operator learning for differential equations, NeurIPS 2021, which leaves A, B and
+C open.
 
-Reference: Gupta, Xiao, Bogdan, Multiwavelet-based operator learning for differential equations,
-NeurIPS 2021, which leaves A, B and C open. Here each is a 3x3 convolution, ReLU and a pointwise
-map; ``mwt_published.py`` has the authors' choice. Grids are extended to multiples of 2^levels by
-repetition; convolutions wrap at periodic sides.
+    ``mwt``, our variant                         ``mwt-published``, the authors' code in 2-D
+    details: all three products, 3 k^2: the      the product G x G alone, k^2 of them; G x H and
+    transform is orthogonal and loses nothing    H x G are dropped
+    A: 3x3 convolution, ReLU, pointwise map      modes of the Fourier transform, each with its own
+                                                 matrix, ReLU, pointwise map
+    B, C: the same, ``kernel_width`` channels    the same, c k^2 channels between
+
+Grids are extended to multiples of 2^levels by repetition; convolutions wrap at periodic sides.
 """
 
 from dataclasses import dataclass
@@ -35,6 +40,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid
+from pibert.models.baselines.fno2d import SpectralConvolution
 from pibert.models.layers import (
     Answer,
     Fields,
@@ -50,16 +56,14 @@ Rows = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MWTConfig(BaselineConfig):
-    """Sizes; the defaults are the ``base`` preset."""
+class MultiwaveletConfig(BaselineConfig):
+    """Sizes of both variants."""
 
     order: int = 3
     """k: polynomials of degree below k in each cell, along each axis."""
     width: int = 4
     """c: channels, each of k^2 coefficients per cell."""
     blocks: int = 4
-    kernel_width: int = 152
-    """Channels between the two layers of A, B and C."""
     head_width: int = 128
     levels: int = 0
     """Largest number of steps down; 0: until the shorter side is one cell."""
@@ -69,9 +73,31 @@ class MWTConfig(BaselineConfig):
         check_most(self, 10, "order")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MWTConfig(MultiwaveletConfig):
+    """Sizes; the defaults are the ``base`` preset."""
+
+    kernel_width: int = 152
+    """Channels between the two layers of A, B and C."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MWTPublishedConfig(MultiwaveletConfig):
+    """Sizes; the defaults are the ``base`` preset."""
+
+    modes: int = 8
+    """alpha: kept columns, and kept rows in each of the two blocks of a Fourier kernel."""
+
+
 PRESETS: dict[str, MWTConfig] = {
     "base": MWTConfig(),
     "small": MWTConfig(width=2, kernel_width=64, head_width=64),
+}
+PUBLISHED_PRESETS: dict[str, MWTPublishedConfig] = {
+    # The authors' k and c for the Navier-Stokes equations, about as many parameters as PIBERT.
+    "base": MWTPublishedConfig(),
+    # The authors' example for Darcy flow.
+    "published": MWTPublishedConfig(order=4, modes=12),
 }
 
 
@@ -143,38 +169,84 @@ class Multiwavelets(nn.Module):
         return _bank(self._rows, self.order, self.channels, like.dtype, like.device)
 
 
-def _kernel(num_in: int, num_out: int, config: MWTConfig, grid: Grid) -> nn.Sequential:
-    """Return one of the networks A, B and C."""
+def _kernel(num_in: int, hidden: int, num_out: int, grid: Grid) -> nn.Sequential:
+    """Return a 3x3 convolution, ReLU and a pointwise map."""
     return nn.Sequential(
-        GridConv2d(num_in, config.kernel_width, 3, grid),
-        nn.ReLU(),
-        nn.Conv2d(config.kernel_width, num_out, 1),
+        GridConv2d(num_in, hidden, 3, grid), nn.ReLU(), nn.Conv2d(hidden, num_out, 1)
     )
 
 
 class Block(nn.Module):
     """An operator in non-standard form: A, B, C at every scale and T at the coarsest."""
 
-    def __init__(self, config: MWTConfig, grid: Grid) -> None:
+    def __init__(self, config: Any, grid: Grid) -> None:
         super().__init__()
-        averages = config.width * config.order**2
-        details = 3 * averages
+        self.width, averages = config.width, config.width * config.order**2
         self.wavelets = Multiwavelets(config.order, config.width)
-        self.a = _kernel(details, details, config, grid)
-        self.b = _kernel(averages, details, config, grid)
-        self.c = _kernel(details, averages, config, grid)
+        self.a, self.b, self.c = self.kernels(config, averages, grid)
         self.t = nn.Conv2d(averages, averages, 1)
+
+    def kernels(
+        self, config: Any, averages: int, grid: Grid
+    ) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """Return A, B and C."""
+        details, hidden = 3 * averages, config.kernel_width
+        return (
+            _kernel(details, hidden, details, grid),
+            _kernel(averages, hidden, details, grid),
+            _kernel(details, hidden, averages, grid),
+        )
+
+    def down(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        return self.wavelets.down(s)
+
+    def up(self, s: Tensor, d: Tensor) -> Tensor:
+        return self.wavelets.up(s, d)
 
     def forward(self, s: Float[Tensor, "b s y x"], levels: int) -> Float[Tensor, "b s y x"]:
         answers = []
         for _ in range(levels):
-            s, d = self.wavelets.down(s)
+            s, d = self.down(s)
             # Sums over scales stay in the precision of the transform under autocast.
             answers.append(((self.a(d) + self.b(s)).to(s.dtype), self.c(d).to(s.dtype)))
         s = self.t(s).to(s.dtype)
         for details, averages in reversed(answers):
-            s = self.wavelets.up(s + averages, details)
+            s = self.up(s + averages, details)
         return s
+
+
+class FourierKernel(nn.Module):
+    """Multiplication of the kept modes, ReLU and a pointwise map."""
+
+    def __init__(self, channels: int, modes: int) -> None:
+        super().__init__()
+        self.spectral = SpectralConvolution(channels, modes)
+        self.map = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, d: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        return self.map(self.spectral(d).relu())
+
+
+class PublishedBlock(Block):
+    """The block of the authors' code: only the products of wavelets along both axes."""
+
+    def kernels(
+        self, config: Any, averages: int, grid: Grid
+    ) -> tuple[nn.Module, nn.Module, nn.Module]:
+        return (
+            FourierKernel(averages, config.modes),
+            _kernel(averages, averages, averages, grid),
+            _kernel(averages, averages, averages, grid),
+        )
+
+    def down(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        s, products = self.wavelets.down(s)
+        return s, products.unflatten(1, (self.width, 3, -1))[:, :, 2].flatten(1, 2)
+
+    def up(self, s: Tensor, d: Tensor) -> Tensor:
+        d = d.unflatten(1, (self.width, 1, -1))
+        dropped = torch.zeros_like(d)
+        return self.wavelets.up(s, torch.cat((dropped, dropped, d), 2).flatten(1, 3))
 
 
 class MWT(Stepper):
@@ -212,3 +284,9 @@ class MWT(Stepper):
         for number, block in enumerate(self.blocks):
             s = block(s if number == 0 else s.relu(), levels)
         return s[..., :ny, :nx]
+
+
+class MWTPublished(MWT):
+    """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
+
+    block = PublishedBlock

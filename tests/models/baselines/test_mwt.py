@@ -2,13 +2,23 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from pibert import FieldSpec, Grid
-from pibert.models.baselines.mwt import MWT, Block, Multiwavelets, MWTConfig, filter_matrix
+from pibert.models.baselines.mwt import (
+    MWT,
+    Block,
+    Multiwavelets,
+    MWTConfig,
+    MWTPublishedConfig,
+    PublishedBlock,
+    filter_matrix,
+)
+from tests.helpers import assert_close, randomise
 
 ORDERS = [1, 2, 3, 4, 7, 10]
 
@@ -80,3 +90,47 @@ def test_a_block_on_a_periodic_grid_is_equivariant_to_shifts_by_coarse_cells() -
     s = torch.randn(1, 8, 8, 16, dtype=torch.float64)
     moved = block(s.roll((4, 8), (2, 3)), 2)
     assert torch.allclose(moved, block(s, 2).roll((4, 8), (2, 3)), atol=1e-12)
+
+
+def test_a_published_block_is_the_published_formula() -> None:
+    """One level: s = sum H s, d = sum G s over the children, both with Kronecker products."""
+    block: Any = randomise(
+        PublishedBlock(MWTPublishedConfig(order=2, width=3, modes=2), Grid((6, 8))).double()
+    )
+    fine = torch.randn(2, 12, 6, 8, dtype=torch.float64)
+    found = block(fine, 1)
+    k, matrix = 2, filter_matrix(2)
+    h, g = ((matrix[:k, :k], matrix[:k, k:]), (matrix[k:, :k], matrix[k:, k:]))
+    children = fine.view(2, 3, 4, 6, 8)
+    s = torch.zeros(2, 3, 4, 3, 4, dtype=torch.float64)
+    d = torch.zeros_like(s)
+    for row in (0, 1):
+        for column in (0, 1):
+            child = children[..., row::2, column::2]
+            for sums, filters in ((s, h), (d, g)):
+                both = torch.from_numpy(np.kron(filters[row], filters[column]))
+                sums += torch.einsum("ij,bcjyx->bciyx", both, child)
+    s, d = s.flatten(1, 2), d.flatten(1, 2)
+    details, averages = block.a(d) + block.b(s), block.c(d) + block.t(s)
+    for row in (0, 1):
+        for column in (0, 1):
+            expected: Any = 0
+            for coarse, filters in ((averages, h), (details, g)):
+                both = torch.from_numpy(np.kron(filters[row], filters[column]))
+                cells = coarse.view(2, 3, 4, 3, 4)
+                expected = expected + torch.einsum("ji,bcjyx->bciyx", both, cells)
+            part = found.view(2, 3, 4, 6, 8)[..., row::2, column::2]
+            assert_close(part, expected, rtol=1e-10)
+
+
+def test_a_published_block_loses_waves_along_one_axis_alone() -> None:
+    """The products G x H are dropped: cells that differ along x alone have no details."""
+    block: Any = PublishedBlock(MWTPublishedConfig(order=1, width=1, modes=2), Grid((4, 4)))
+    with torch.no_grad():
+        for weight in block.parameters():
+            weight.zero_()
+        block.t.weight.fill_(1.0)
+    along = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    assert not block(along.expand(1, 1, 4, 4).contiguous(), 1).any()
+    means = torch.ones(1, 1, 4, 4)
+    assert_close(block(means, 2), means)

@@ -1,4 +1,4 @@
-"""The exact solution that solver and validation use.
+"""The exact solution that the checks of the solver use.
 
 A number t gives fields (y, x), a tensor (t,) of times gives (t, y, x), in float64. Wavelengths are
 those of the grid's box, (columns * dx) by (rows * dy). ``tests/physics/exact.py`` has solutions of

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from pibert.config import Count, check
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.wording import counted
 from pibert.fields import Batch, FieldSpec, Normalizer, Parameter, Trajectory
@@ -28,16 +29,13 @@ from pibert.sample_rng import sample_seeds
 class Window:
     """Frames of one sample."""
 
-    history: int = 1
+    history: Count = 1
     """Input frames."""
-    horizon: int = 1
+    horizon: Count = 1
     """Frames to predict."""
 
     def __post_init__(self) -> None:
-        if self.history < 1 or self.horizon < 1:
-            raise ValueError(
-                f"history and horizon must be 1 or more, found {self.history} and {self.horizon}"
-            )
+        check(self)
 
     @property
     def span(self) -> int:
@@ -124,19 +122,12 @@ class Samples(Dataset[Batch]):
         read = [self.read(index, slice(start, start + span)) for index, start in origins]
         # Fields (b, span, c, y, x), masks (b, span, y, x).
         z, known, measured = (torch.stack(tensors) for tensors in zip(*read, strict=True))
-        y, filled = z[:, past:], None
-        if self.has_filled:
-            y = torch.where(measured[:, past:, None], y, 0.0)
-            filled = (known & ~measured)[:, :past].any(1)
-        return Batch(
-            x=z[:, :past].flatten(1, 2),
-            y=y,
-            parameters=self.parameters[[index for index, _ in origins]].to(z.device),
-            mask=known[:, :past].all(1),
-            target_mask=measured[:, past:],
-            sample=(numbers := torch.tensor(list(samples), device=z.device)),
-            seeds=sample_seeds(0, 0, numbers),
-            filled=filled,
+        return make_batch(
+            (z[:, :past], z[:, past:]),
+            (known[:, :past], measured[:, past:]),
+            self.parameters[[index for index, _ in origins]].to(z.device),
+            torch.tensor(list(samples), device=z.device),
+            measured[:, :past] if self.has_filled else None,
         )
 
     __getitems__ = batch
@@ -151,6 +142,35 @@ class Samples(Dataset[Batch]):
         known = source.known(frames).to(fields.device)
         measured = known if source.filled is None else source.measured(frames).to(fields.device)
         return torch.where(known[:, None], self.normalizer.apply(fields), 0.0), known, measured
+
+
+def make_batch(
+    fields: tuple[Float[Tensor, "b h c y x"], Float[Tensor, "b s c y x"]],
+    masks: tuple[Bool[Tensor, "b h y x"], Bool[Tensor, "b s y x"]],
+    parameters: Float[Tensor, "b 16"],
+    sample: Int[Tensor, " b"],
+    measured: Bool[Tensor, "b h y x"] | None,
+) -> Batch:
+    """Return a batch of windows.
+
+    Args:
+        fields: Input frames and frames to predict, standardised.
+        masks: Where the former are known, and where the latter were measured.
+        parameters: As ``FieldSpec.encode_parameters`` returns them.
+        sample: Index of each sample in its data set.
+        measured: Where the input frames were measured; None: no data has filled points.
+    """
+    (x, y), (known, target_mask) = fields, masks
+    return Batch(
+        x=x.flatten(1, 2),
+        y=y if measured is None else torch.where(target_mask[:, :, None], y, 0.0),
+        parameters=parameters,
+        mask=known.all(1),
+        target_mask=target_mask,
+        sample=sample,
+        seeds=sample_seeds(0, 0, sample),
+        filled=None if measured is None else (known & ~measured).any(1),
+    )
 
 
 class BatchOrder(Sampler[list[int]]):
@@ -171,15 +191,11 @@ class BatchOrder(Sampler[list[int]]):
         world_size: int = 1,
         micro_batch: int | None = None,
     ) -> None:
-        if batch_size < 1 or num_samples < 1:
+        if min(batch_size, num_samples, micro_batch or 1) < 1 or not 0 <= rank < world_size:
             raise ValueError(
-                f"batch size and number of samples must be positive, found {batch_size} and "
-                f"{num_samples}"
+                f"expected positive numbers and a process below {world_size}, found {num_samples} "
+                f"samples in batches of {batch_size} ({micro_batch}), process {rank}"
             )
-        if not 0 <= rank < world_size:
-            raise ValueError(f"there is no process {rank} among {world_size}")
-        if micro_batch is not None and micro_batch < 1:
-            raise ValueError(f"micro_batch must be positive or None, found {micro_batch}")
         self.num_samples, self.batch_size, self.seed = num_samples, batch_size, seed
         self.shuffle, self.micro_batch = shuffle, micro_batch
         self.rank, self.world_size = rank, world_size

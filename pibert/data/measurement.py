@@ -19,17 +19,20 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from pibert.config import Bounds, Count, NonNegative, NonNegativeInt, Positive, check
 from pibert.data.resample import channel_indices
 from pibert.data.views import MappedFrames, mask_shape, pick
 from pibert.fields import Grid, Trajectory, read_mask
 from pibert.physics import find_family
 
+Share = Annotated[float, Bounds(least=0, most=1)]
 MEASURED = ("u", "v")
 """The measured channels."""
 
@@ -38,38 +41,24 @@ MEASURED = ("u", "v")
 class Measurement:
     """Settings of the measurement."""
 
-    window: int = 3
+    window: Count = 3
     """Width of the interrogation window in grid points; 1 leaves the field as it is."""
-    noise: float = 0.02
+    noise: NonNegative = 0.02
     """Standard deviation of each component, as a share of the velocity scale."""
-    outliers: float = 0.01
+    outliers: Share = 0.01
     """Share of the vectors that are spurious."""
-    outlier_range: float = 2.0
+    outlier_range: Positive = 2.0
     """Limit of spurious components, in velocity scales."""
-    missing: float = 0.01
+    missing: Share = 0.01
     """Share of the vectors that are missing."""
-    missing_near_body: float | None = None
+    missing_near_body: Share | None = None
     """The share where the window or a neighbour lies in a body; None: as elsewhere."""
-    velocity: float | None = None
+    velocity: Positive | None = None
     """The velocity scale; None: the spec's reference velocity."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
-        if self.window < 1 or self.seed < 0:
-            raise ValueError(
-                f"window must be 1 or more and seed 0 or more, found {self.window} and {self.seed}"
-            )
-        for name in ("outliers", "missing", "missing_near_body"):
-            share = getattr(self, name)
-            if share is not None and not 0 <= share <= 1:
-                raise ValueError(f"{name} must be a share from 0 to 1, found {share}")
-        if not self.noise >= 0 or not self.outlier_range > 0:
-            raise ValueError(
-                "noise must be zero or positive and outlier_range positive, "
-                f"found {self.noise} and {self.outlier_range}"
-            )
-        if self.velocity is not None and not self.velocity > 0:
-            raise ValueError(f"velocity must be positive, found {self.velocity}")
+        check(self)
 
 
 def measure(trajectory: Trajectory, model: Measurement) -> Trajectory:

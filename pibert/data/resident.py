@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from pibert.data.dataset import BatchOrder, Samples
+from pibert.data.dataset import BatchOrder, Samples, make_batch
 from pibert.fields import Batch
-from pibert.sample_rng import sample_seeds
 
 _BLOCK_BYTES = 1 << 26
 
@@ -82,20 +81,12 @@ class ResidentLoader:
     def _batch(self, indices: Tensor) -> Batch:
         first = self._first[indices][:, None]
         past, future = first + self._past, first + self._future
-        known, target_mask = self._known[past], self._measured[future]
-        y, filled = self._fields[future], None
-        if self._has_filled:
-            y = torch.where(target_mask[:, :, None], y, 0.0)
-            filled = (known & ~self._measured[past]).any(1)
-        return Batch(
-            x=self._fields[past].flatten(1, 2),
-            y=y,
-            parameters=self._parameters[self._home[indices]],
-            mask=known.all(1),
-            target_mask=target_mask,
-            sample=indices,
-            seeds=sample_seeds(0, 0, indices),
-            filled=filled,
+        return make_batch(
+            (self._fields[past], self._fields[future]),
+            (self._known[past], self._measured[future]),
+            self._parameters[self._home[indices]],
+            indices,
+            self._measured[past] if self._has_filled else None,
         )
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from pibert.fields.spec import FieldSpec
 from pibert.physics.families import Family, find_family, magnitude, masked_residuals
+from pibert.physics.families.family import Residuals
+from pibert.physics.grid import Grid
 
 REYNOLDS = "Re"
 """The parameter that, with the reference scales of the spec, gives a viscosity U D / Re."""
@@ -71,29 +73,43 @@ def terms_of(spec: FieldSpec) -> tuple[str, ...]:
     return find_family(spec.family).terms if spec.family and has_equations(spec) else ()
 
 
+def window_residuals(
+    frames: Float[Tensor, "b t c y x"],
+    spec: FieldSpec,
+    parameters: Float[Tensor, "b q"] | None,
+    known: Bool[Tensor, "b y x"] | None,
+    *,
+    family: Family | None = None,
+    grid: Grid | None = None,
+) -> tuple[Residuals, dict[str, Bool[Tensor, "b y x"]]]:
+    """Return the residuals of the newest frames, zero where undefined, and where they are defined.
+
+    Args:
+        frames: In physical units, the newest last; one frame gives the steady proxy.
+        spec: Has the channels of the family.
+        parameters: As ``FieldSpec.encode_parameters`` returns them; None: nothing is known.
+        known: Where the frames are known; None: everywhere.
+        family: The governing equation; None: that of the spec.
+        grid: Of the frames; None: that of the spec.
+    """
+    family = family or find_family(spec.family or "")
+    newest = frames[:, -family.frames :]
+    return masked_residuals(
+        family,
+        {name: newest[:, :, i] for name, i in channel_indices(family, spec.channels).items()},
+        grid or spec.grid,
+        None if known is None else known[:, None],
+        dt=spec.dt,
+        **known_coefficients(family, spec, parameters),
+    )
+
+
 def residual_sizes(
     frames: Float[Tensor, "b t c y x"],
     spec: FieldSpec,
     parameters: Float[Tensor, "b 16"],
     seen: Bool[Tensor, "b y x"],
 ) -> dict[str, Float[Tensor, "b y x"]]:
-    """Return the magnitude of each residual term of the newest frames; NaN where undefined.
-
-    Args:
-        frames: In physical units, the newest last; one frame gives the steady proxy.
-        spec: Names a family and has its channels.
-        parameters: As ``FieldSpec.encode_parameters`` returns them.
-        seen: Where the frames are known.
-    """
-    assert spec.family is not None
-    family = find_family(spec.family)
-    newest = frames[:, -family.frames :].double()
-    residuals, defined = masked_residuals(
-        family,
-        {name: newest[:, :, i] for name, i in channel_indices(family, spec.channels).items()},
-        spec.grid,
-        seen[:, None],
-        dt=spec.dt,
-        **known_coefficients(family, spec, parameters.double()),
-    )
+    """Return the magnitude of each residual term of ``window_residuals``; NaN where undefined."""
+    residuals, defined = window_residuals(frames.double(), spec, parameters.double(), seen)
     return {t: torch.where(defined[t], magnitude(r), torch.nan) for t, r in residuals.items()}

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pibert.fields import FieldSpec, Grid, Normalizer, known_coefficients
-from pibert.fields.equations import channel_indices
+from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.fields.equations import window_residuals
 from pibert.models.layers import full_precision, make_mlp
 from pibert.notes import warn
-from pibert.physics import find_family, magnitude, masked_residuals
+from pibert.physics import find_family, magnitude
 
 CPU_FEATURES = 2
 GPU_FEATURES = 8
@@ -263,16 +263,13 @@ class PhysicsBias(nn.Module):
         names = self.spec.channels
         frames = x.view(b, channels // len(names), len(names), ny, nx)[:, -self.frames :]
         mean, std = (s.to(x.dtype)[:, None, None] for s in (self.mean, self.std))
-        frames = torch.addcmul(mean, frames, std)
-        indices = channel_indices(self.family, names)
-        fields = {name: frames[:, :, index] for name, index in indices.items()}
-        residuals, defined = masked_residuals(
-            self.family,
-            fields,
-            at_resolution(self.spec.grid, (ny, nx)),
+        residuals, defined = window_residuals(
+            torch.addcmul(mean, frames, std),
+            self.spec,
+            parameters,
             None if mask is None else _per_point(mask, (b, ny, nx)),
-            dt=self.spec.dt,
-            **known_coefficients(self.family, self.spec, parameters),
+            family=self.family,
+            grid=at_resolution(self.spec.grid, (ny, nx)),
         )
         return {term: magnitude(value) for term, value in residuals.items()}, defined
 
@@ -300,7 +297,7 @@ def _keep_spacing(module: PhysicsBias, _: object) -> None:
 
 
 def _per_point(mask: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Return a mask (y, x), (b, y, x) or (b, 1, y, x) as bool (b, 1, y, x)."""
+    """Return a mask (y, x), (b, y, x) or (b, 1, y, x) as bool (b, y, x)."""
     if mask.ndim == 4:
         mask = mask[:, 0]
-    return mask.expand(shape)[:, None].to(torch.bool)
+    return mask.expand(shape).to(torch.bool)

@@ -29,9 +29,9 @@ from torch import Tensor
 
 from pibert import sample_rng
 from pibert.config import Bounds, Count, NonNegative, check
-from pibert.fields import Batch, FieldSpec, Normalizer, known_coefficients
-from pibert.fields.equations import channel_indices, has_equations
-from pibert.physics import derivatives, find_family, magnitude, masked_residuals
+from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.fields.equations import has_equations, window_residuals
+from pibert.physics import derivatives, magnitude
 
 Kind = Literal["pixels", "blocks", "structured", "sensors", "regions"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -253,19 +253,9 @@ def residual_guide(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Flo
             "masks guided by the residual need a PDE family and all its channels, found channels "
             f"{list(names)} of family {spec.family!r}; set guide to 'vorticity'"
         )
-    family = find_family(spec.family)
-    frames = batch.x.unflatten(1, (-1, len(names)))[:, -family.frames :]
-    values, _ = masked_residuals(
-        family,
-        {
-            name: frames[:, :, i] * normalizer.std[i] + normalizer.mean[i]
-            for name, i in channel_indices(family, names).items()
-        },
-        replace(spec.grid, body=None),  # the batch's mask has it
-        batch.mask[:, None],
-        dt=spec.dt,
-        **known_coefficients(family, spec, batch.parameters),
-    )
+    frames = normalizer.invert(batch.x.unflatten(1, (-1, len(names))))
+    grid = replace(spec.grid, body=None)  # the batch's mask has it
+    values, _ = window_residuals(frames, spec, batch.parameters, batch.mask, grid=grid)
     total = torch.zeros_like(frames[:, 0, 0])
     for value in values.values():
         size = magnitude(value)

@@ -12,7 +12,7 @@ or in SI units if the recipe states a diameter and a viscosity.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.config import Count, NonNegative, Positive
+from pibert.config import Count, NonNegative, Positive, check
 from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
 from pibert.solver.boundaries import Box, Shape, inside, make_links
 from pibert.solver.lattice import Fluid, Scheme
-from pibert.solver.recipes import Diverged, Progress, check_settings, generator_of, uniform
+from pibert.solver.recipes import Diverged, Progress, Recipe, generator_of, uniform
 from pibert.solver.stepping import CHANNELS, Case, Solution, run
 
 Drawn = Mapping[str, Sequence[float]]
@@ -45,18 +45,17 @@ class Scales:
     """In m^2/s."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        check(self)
 
 
 DIMENSIONLESS = Scales()
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatticeRecipe(ABC):
+class LatticeRecipe(Recipe):
     """Trajectories by lattice Boltzmann; a subclass draws parameters and sets up the flow."""
 
     samples: Count = 12
-    seed: int = 0
     group: Count = 12
     frames: Count = 40
     interval: Positive = 0.5
@@ -74,16 +73,12 @@ class LatticeRecipe(ABC):
     """U in cells per step."""
     scales: Scales = DIMENSIONLESS
 
-    case: ClassVar[str]
     title: ClassVar[str]
     moving_radius: ClassVar[float | None] = None
     """Radius of the moving body in D; its centre at rest is the origin."""
     coefficients: ClassVar[tuple[str, ...]] = ("drag", "lift")
     """Force coefficients of a fixed body that are saved with the frames. The lift on a body that
     stands on a wall contains the level of the pressure and is left out."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @abstractmethod
     def draw(self, index: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ diverged.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.config import Bounds, Count, NonNegativeInt, Positive
+from pibert.config import Bounds, NonNegativeInt, Positive
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
-from pibert.solver.recipes import Diverged, Progress, Range, check_settings, uniform
+from pibert.solver.recipes import Diverged, Progress, Range, Recipe, uniform
 
 Size = Annotated[int, Bounds(least=8)]
 States = Float[Tensor, "b c y x"]
@@ -38,12 +38,9 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeriodicRecipe(ABC):
+class PeriodicRecipe(Recipe):
     """Trajectories on a doubly periodic box."""
 
-    samples: Count
-    seed: int = 0
-    group: Count = 32
     shape: tuple[Size, Size] = (64, 64)
     """Rows and columns."""
     size: tuple[Positive, Positive] = (1.0, 1.0)
@@ -54,15 +51,11 @@ class PeriodicRecipe(ABC):
     warm_up: NonNegativeInt = 0
     """Intervals before the first frame, which is time 0."""
 
-    case: ClassVar[str]
     title: ClassVar[str]
     method: ClassVar[str]
     channels: ClassVar[tuple[str, ...]]
     scalings: ClassVar[Mapping[str, Literal["linear", "log"]]]
     """The parameters, and how a model scales them."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def family(self) -> str | None:

@@ -7,13 +7,14 @@ other samples are simulated.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, ClassVar
 
 import torch
 
-from pibert.config import Positive, WrongSetting, check
+from pibert.config import Count, Positive, check
 from pibert.fields import Trajectory
 
 Progress = Callable[[float], None]
@@ -42,38 +43,26 @@ class Diverged:
     reason: str
 
 
-@runtime_checkable
-class Recipe(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
     """A set of trajectories to simulate."""
+
+    samples: Count
+    """Number of trajectories."""
+    seed: int = 0
+    group: Count = 32
+    """Number of samples that are simulated together in one array."""
 
     case: ClassVar[str]
 
-    @property
-    def samples(self) -> int:
-        """Number of trajectories."""
-        ...
+    def __post_init__(self) -> None:
+        check(self)
 
-    @property
-    def group(self) -> int:
-        """Number of samples that are simulated together in one array."""
-        ...
-
-    @property
-    def seed(self) -> int: ...
-
+    @abstractmethod
     def simulate(
         self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None
     ) -> list[Trajectory | Diverged]:
         """Simulate the samples with these numbers; returns them in order."""
-        ...
-
-
-def check_settings(recipe: Any) -> None:
-    """Raise ``ValueError`` for a setting outside the limits of its annotation."""
-    try:
-        check(recipe)
-    except WrongSetting as error:
-        raise ValueError(str(error)) from None
 
 
 def generator_of(seed: int, index: int, purpose: str = "") -> torch.Generator:

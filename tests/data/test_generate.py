@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from pibert.data.generate import Interrupted, change, generate, recipe_hash
 from pibert.data.readers import open_recordings
 from pibert.fields import Trajectory
 from pibert.solver.presets import find_preset
-from pibert.solver.recipes import Diverged, Progress, generator_of
+from pibert.solver.recipes import Diverged, Progress, Recipe, generator_of
 from tests.data.helpers import make_trajectory
 from tests.helpers import PATIENCE, wait_until
 
@@ -27,12 +26,11 @@ CALLS: list[list[int]] = []
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
+class Noise(Recipe):
     """Random frames; some samples may diverge."""
 
-    case: ClassVar[str] = "noise"
+    case = "noise"
     samples: int = 5
-    seed: int = 0
     group: int = 2
     diverging: tuple[int, ...] = ()
     level: float = 1.0
@@ -177,7 +175,7 @@ def test_a_failure_before_the_first_group_leaves_no_files(tmp_path: Path) -> Non
 def test_the_hash_depends_on_content_version_and_case(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Hiss(Noise):
-        case: ClassVar[str] = "hiss"
+        case = "hiss"
 
     recipe = find_preset("cylinder")
     assert recipe_hash(recipe) == recipe_hash(find_preset("cylinder", "demo"))

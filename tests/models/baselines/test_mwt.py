@@ -61,16 +61,16 @@ def test_the_transform_is_the_sum_over_children_axis_by_axis() -> None:
 def test_a_block_that_returns_details_and_averages_is_the_identity() -> None:
     """With A d = d, B = 0, C = 0 and T = 1 the non-standard form is the transform itself."""
     config = MWTConfig(order=2, width=1, kernel_width=24)
-    block = Block(config, Grid((8, 16))).double()
+    block: Any = Block(config, Grid((8, 16))).double()
     with torch.no_grad():
         for parameter in block.parameters():
             parameter.zero_()
         block.t.weight.copy_(torch.eye(4)[:, :, None, None])
         for channel in range(12):  # d = relu(d) - relu(-d)
-            block.a[0].weight[channel, channel, 1, 1] = 1  # type: ignore[operator]
-            block.a[0].weight[channel + 12, channel, 1, 1] = -1  # type: ignore[operator]
-            block.a[2].weight[channel, channel] = 1  # type: ignore[operator]
-            block.a[2].weight[channel, channel + 12] = -1  # type: ignore[operator]
+            block.a[0].weight[channel, channel, 1, 1] = 1
+            block.a[0].weight[channel + 12, channel, 1, 1] = -1
+            block.a[2].weight[channel, channel] = 1
+            block.a[2].weight[channel, channel + 12] = -1
     s = torch.randn(2, 4, 8, 16, dtype=torch.float64)
     assert torch.allclose(block(s, 3), s, atol=1e-12)
 

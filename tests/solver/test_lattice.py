@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pibert.physics import exact
 from pibert.solver.boundaries import Box, make_links
 from pibert.solver.lattice import (
     WEIGHTS,
@@ -17,6 +16,7 @@ from pibert.solver.lattice import (
     pad,
 )
 from pibert.solver.stepping import Case, run
+from tests.physics import exact
 from tests.physics.helpers import unchecked
 from validation.flows import taylor_green
 

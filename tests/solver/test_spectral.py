@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from pibert.fields import Grid, Trajectory
-from pibert.physics import exact, spectral
+from pibert.physics import spectral
 from pibert.physics.derivatives import divergence, gradient, vorticity
 from pibert.solver.turbulence import PRESETS, Turbulence
+from tests.physics import exact
 from tests.physics.helpers import measured_order, noise
 
 GRID = Grid.periodic((24, 40), dx=0.11, dy=0.23)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from pibert.fields import Batch, Boundary, FieldSpec, Grid, Normalizer, Sides
-from pibert.physics import derivatives, exact, find_family
+from pibert.physics import derivatives, find_family
 from pibert.training.augmentation import Augmentation, allowed, augmented, augmenter
 from tests.helpers import refused
+from tests.physics import exact
 from tests.training.setups import batch_of, draw
 
 WALLS = Sides(Boundary.PERIODIC, Boundary.PERIODIC, Boundary.WALL, Boundary.WALL)

@@ -24,11 +24,11 @@ import torch
 
 from pibert.data.format import Reader
 from pibert.data.generate import change, generate, recipe_hash
+from pibert.data.writers.cfdbench import write_cfdbench
 from pibert.experiments.flows import cache_folder
 from pibert.fields import FieldSpec, Parameter, Trajectory
 from pibert.solver.presets import find_preset
 from pibert.solver.recipes import Recipe
-from studies.cfdbench_writer import write_cfdbench
 
 Problem = Literal["cavity", "tube", "cylinder"]
 SUBSET: Literal["prop"] = "prop"

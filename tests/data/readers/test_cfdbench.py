@@ -14,8 +14,8 @@ import torch
 from pibert.data import readers
 from pibert.data.readers.cfdbench import open_recordings, published_split, recognise
 from pibert.data.readers.recordings import Hints, SourceError
+from pibert.data.writers.cfdbench import write_cfdbench
 from pibert.fields import Boundary, Sides, Trajectory
-from studies.cfdbench_writer import write_cfdbench
 from tests.data.helpers import make_trajectory, random_states
 from tests.lookalikes.cfdbench import CASES, write_all, write_case
 

@@ -48,6 +48,9 @@ NONE_WORD = "none"
 FORMER_NAMES = "FORMER_NAMES"
 """Attribute of a section with renamed settings: the name in files of earlier versions, by name."""
 
+NO_EFFECT = {"no_effect": True}
+"""Metadata of a field that does not change the result, and may differ when a run is resumed."""
+
 
 class WrongSetting(ValueError):
     """A setting that does not exist, has no value, or has a value of another type."""
@@ -110,13 +113,15 @@ def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
 def as_plain(config: Any, former: bool = False) -> Any:
     """Return all settings as plain JSON values; ``parse`` restores an equal config.
 
-    ``former``: with the first names of renamed settings, so that a hash does not change.
+    ``former``: for a hash, with the first names of renamed settings and without those that do not
+    change the result.
     """
     if is_dataclass(config) and not isinstance(config, type):
         names = getattr(config, FORMER_NAMES, {}) if former else {}
         return {
             names.get(field.name, field.name): as_plain(getattr(config, field.name), former)
             for field in _settings(config)
+            if not (former and field.metadata.get("no_effect"))
         }
     if isinstance(config, Mapping):
         return {str(key): as_plain(value, former) for key, value in config.items()}

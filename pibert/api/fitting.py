@@ -29,6 +29,7 @@ def fit(
     out: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
+    logger: str | Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Model:
@@ -49,6 +50,8 @@ def fit(
         out: The run folder; default: ``runs/FLOW-MODEL``, with a number if that holds another run.
         seed: Of weights and the order of samples.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        logger: ``tensorboard``, ``csv``, ``mlflow``, ``wandb``, ``trackio``, several of these, or
+            ``none``; default: TensorBoard if it is installed.
         settings: Further settings of an experiment, such as ``{"data.shares.train": 0.6}``.
         quiet: Print nothing.
     """
@@ -68,6 +71,7 @@ def fit(
         "start": None if start is None else str(start),
         "seed": seed,
         "hardware.accelerator": device,
+        "training.logger": logger,
     }
     texts = _settings({k: v for k, v in named.items() if v is not None} | dict(settings or {}))
     console = Console(quiet=quiet or not is_first_process())

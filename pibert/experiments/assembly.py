@@ -34,6 +34,7 @@ from pibert.pretraining.negatives import Negatives
 from pibert.training.augmentation import augmented
 from pibert.training.engine import FitConfig
 from pibert.training.flow_matching import flow_matching
+from pibert.training.loggers import check_installed
 from pibert.training.losses import PAPER_WEIGHTS, LossScales, LossWeights
 from pibert.training.objectives import (
     ONE_STEP,
@@ -106,6 +107,9 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
         rollout = schedule.rollout
     if not weights.supervised and schedule.monitor == "reconstruction":
         schedule = replace(schedule, monitor="loss")  # nothing is predicted
+    if schedule.logger == "auto":
+        schedule = replace(schedule, logger=experiment.training.logger)
+    check_installed(schedule.logger)
     flows, model = _make_model(experiment, flows, start)
     model.prepare_for("pretrain" if stage == "pretrain" else "train")
     card = None if start is None else load(start).card

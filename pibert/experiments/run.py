@@ -5,7 +5,7 @@
     model.safetensors   the best weights, with model.json all that is needed to predict
     state.safetensors   to resume from; state-previous.safetensors is the state before it
     curves.png          losses over the epochs
-    tensorboard/        the same for TensorBoard
+    tensorboard/ ...    files of the loggers (``training.logger``)
 
 ``docs/runs.md`` is the contract. A training that starts with pretraining keeps that run, with the
 same layout, in its folder ``pretraining``. One that ends with rollouts keeps the training on single
@@ -215,6 +215,7 @@ def _fit(
             seed=experiment.seed,
             hardware=experiment.hardware,
             identity=config.identity(experiment),
+            settings=config.as_plain(experiment),
             save_best=_saver(experiment, setup, out, stage),
             best_exists=lambda: _is_readable(out),
             calls=setup.rollout.steps_at,

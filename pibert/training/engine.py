@@ -43,6 +43,7 @@ from pibert.training.guards import (
     seed_generators,
 )
 from pibert.training.journal import Journal, LogSums, Reporter, Silent, means, with_skill
+from pibert.training.loggers import Loggers
 from pibert.training.objectives import Objective
 from pibert.training.optimizers import (
     RunningMean,
@@ -73,6 +74,7 @@ def fit(
     seed: int,
     hardware: Hardware = ONE_DEVICE,
     identity: str = "",
+    settings: Mapping[str, Any] | None = None,
     save_best: SaveBest | None = None,
     best_exists: Callable[[], bool] | None = None,
     calls: Callable[[int], int] = lambda epoch: 1,
@@ -91,10 +93,11 @@ def fit(
         train: Training samples.
         valid: Samples that decide which weights are best, and when to stop.
         config: The schedule.
-        folder: The run folder: ``state.safetensors``, ``log.jsonl``, ``tensorboard/``.
+        folder: The run folder: ``state.safetensors``, ``log.jsonl``, files of the loggers.
         seed: Seed of the order of the samples, their random numbers and dropout.
         hardware: Where to compute.
         identity: A hash of all settings that must be the same when a run is resumed.
+        settings: All settings as plain values, for loggers; those of ``config`` if not given.
         save_best: Called in the first process when there are better weights, with the model that
             has them and their metrics; without validation, after every epoch.
         best_exists: Returns whether the result of ``save_best`` still exists, called in the first
@@ -132,6 +135,7 @@ def fit(
             seed=seed,
             hardware=hardware,
             identity=identity,
+            settings=settings,
             reporter=reporter or Silent(),
             fabric=fabric,
             signals=signals,
@@ -175,6 +179,7 @@ class Run:
         seed: int,
         hardware: Hardware,
         identity: str,
+        settings: Mapping[str, Any] | None,
         reporter: Reporter,
         fabric: Any,
         signals: StopSignals,
@@ -187,6 +192,7 @@ class Run:
         is_first = processes.is_first
         self.reporter = reporter if is_first else Silent()
         self.journal = Journal(folder, self.reporter.say)
+        self.loggers = Loggers(config.logger, folder, settings or vars(config), self.reporter.say)
         self.order, self.batches = self._loader(train, config.batch_size, shuffle=True)
         self.valid, self.validation = valid, None
         if valid is not None:
@@ -251,12 +257,12 @@ class Run:
         )
 
     def close(self) -> None:
-        """Close the log, and end the processes that read samples.
+        """Close the loggers, and end the processes that read samples.
 
         They end when the last reference to their loader goes. If the garbage collector finds it
         instead, each of them takes five seconds.
         """
-        self.journal.close()
+        self.loggers.close(finished=self.is_finished)
         self.batches, self.validation = None, None
 
     # The start
@@ -294,7 +300,9 @@ class Run:
             }
             if done.start_metrics:
                 start["valid"] = done.start_metrics
-            self.journal.open(start, epochs=done.epoch, step=done.total)
+            lines = self.journal.open(start, epochs=done.epoch, step=done.total)
+            if not self.is_finished:
+                self.loggers.open(done.total, lines)
             self.reporter.start(total, done.total)
             if stored is not None and self.is_finished:
                 self.reporter.say(
@@ -454,6 +462,7 @@ class Run:
         }
         if self.processes.is_first:
             self.journal.write(record)
+            self.loggers.write(record)
         self.reporter.epoch(record)
         self.logs = LogSums(self.device)
         self.progress = replace(done, epoch=epoch, step=0, seconds=0.0)

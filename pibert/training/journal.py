@@ -1,4 +1,4 @@
-"""The log of a run: means of logged values, a JSON line per epoch, TensorBoard, reporters.
+"""The log of a run: means of logged values, a JSON line per epoch, reporters.
 
 ``log.jsonl`` has a first line of kind "start" and a line of kind "epoch" for every epoch (and one
 of kind "stopped" if a stage ended before its last epoch, with the reason):
@@ -27,7 +27,6 @@ from pibert.data.partial import remove_leftovers, replace_file
 from pibert.textfiles import parse_json, read_text
 
 FILE = "log.jsonl"
-TENSORBOARD = "tensorboard"
 
 
 @runtime_checkable
@@ -131,15 +130,13 @@ def with_skill(values: dict[str, float]) -> dict[str, float]:
 
 
 class Journal:
-    """The log file and TensorBoard of a run folder; a full disk does not stop the run."""
+    """The log file of a run folder; a full disk does not stop the run."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._path, self._say = folder / FILE, say
-        self._board_folder = folder / TENSORBOARD
-        self._board: Any = None
 
-    def open(self, start: Mapping[str, Any], *, epochs: int, step: int) -> None:
-        """Keep the lines up to a number of epochs; start a new log if there are none."""
+    def open(self, start: Mapping[str, Any], *, epochs: int, step: int) -> list[dict[str, Any]]:
+        """Keep the lines up to a number of epochs, and return them; start a new log without any."""
         remove_leftovers(self._path)
         lines = read_log(self._path) if step and self._path.exists() else []
         lines = [line for line in lines if line.get("kind") != "stopped"]
@@ -155,45 +152,15 @@ class Journal:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, "".join(_line(entry) for entry in kept).encode())
         except OSError as error:
-            self._report(self._path, error)
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-
-            purge = step + 1 if step else None
-            self._board = SummaryWriter(str(self._board_folder), purge_step=purge)
-        except ImportError:  # an extra; the log has the same numbers
-            pass
-        except OSError as error:
-            self._report(self._board_folder, error)
+            self._report(error)
+        return [line for line in kept if line.get("kind") == "epoch"]
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append a line, and its numbers to TensorBoard."""
+        """Append a line."""
         try:
             self._append(_line(record).encode())
         except OSError as error:
-            self._report(self._path, error)
-        if self._board is None or record["kind"] != "epoch":
-            return
-        try:
-            for split in ("train", "valid"):
-                for name, value in (record.get(split) or {}).items():
-                    self._board.add_scalar(f"{name}/{split}", value, record["step"])
-            self._board.add_scalar("learning_rate", record["learning_rate"], record["step"])
-            self._board.flush()
-        except OSError as error:
-            # Its thread has ended: only the log continues.
-            self._report(self._board_folder, error)
-            board, self._board = self._board, None
-            with suppress(OSError):
-                board.close()
-
-    def close(self) -> None:
-        if self._board is not None:
-            try:
-                self._board.close()
-            except OSError as error:
-                self._report(self._board_folder, error)
-            self._board = None
+            self._report(error)
 
     def _append(self, data: bytes) -> None:
         """Write a line, or remove what was written of it, so that every line stays whole."""
@@ -208,8 +175,8 @@ class Journal:
                     file.truncate(size)
                 raise
 
-    def _report(self, path: Path, error: OSError) -> None:
-        self._say(f"could not write {path}: {error.strerror or error}; training continues")
+    def _report(self, error: OSError) -> None:
+        self._say(f"could not write {self._path}: {error.strerror or error}; training continues")
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ def launch(hardware: Hardware) -> Any:
     Raises:
         ValueError: The machine lacks the devices.
     """
-    lightning = _find_fabric()
+    lightning = find_fabric()
     # config.json records hardware and back-ends; Lightning need not report them.
     for package in _PACKAGES:
         for module in ("rank_zero", "distributed"):
@@ -69,7 +69,7 @@ def _check_devices(accelerator: str, wanted: int, *, started_outside: bool) -> N
     )
 
 
-def _find_fabric() -> ModuleType:
+def find_fabric() -> ModuleType:
     """Find Fabric in the package lightning, or in lightning_fabric."""
     for name in ("lightning.fabric", "lightning_fabric"):
         try:

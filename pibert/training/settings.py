@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from pibert.config import Bounds, Count, NonNegative, NonNegativeInt, check
+from pibert.config import NO_EFFECT, Bounds, Count, NonNegative, NonNegativeInt, check
 
+LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb", "trackio"]
+LoggerChoice = Literal["auto", "none"] | LoggerName | tuple[LoggerName, ...]
 Beta = Annotated[float, Bounds(least=0, below=1)]
 
 
@@ -70,6 +72,10 @@ class FitConfig:
     """Save the state after an epoch, and within one after this time; 0: every step."""
     monitor: str = "loss"
     """The validation value that decides what is best; smaller is better."""
+
+    logger: LoggerChoice = field(default="auto", metadata=NO_EFFECT)
+    """Where curves go beside log.jsonl: one name or a list, none, or auto: TensorBoard if it is
+    installed; in other stages, the loggers of the training."""
 
     def __post_init__(self) -> None:
         check(self)

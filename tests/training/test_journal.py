@@ -1,11 +1,9 @@
 """The log: whole lines, exact means, lines of unknown epochs dropped, a full disk survived."""
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from pibert.training.journal import Journal, LogSums, means, read_log
@@ -31,7 +29,6 @@ def write_run(folder: Path, *epochs: int, step: int = 0, kept: int = 0) -> list[
     journal.open({"total_steps": 12}, epochs=kept, step=step)
     for epoch in epochs:
         journal.write(record(epoch))
-    journal.close()
     return said
 
 
@@ -68,7 +65,6 @@ def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
     journal = Journal(tmp_path, print)
     journal.open({}, epochs=0, step=0)
     journal.write(record(1, valid={"loss": math.nan, "other": math.inf}))
-    journal.close()
     assert read_log(tmp_path / "log.jsonl")[-1]["valid"] == {"loss": None, "other": None}
 
 
@@ -84,22 +80,5 @@ def test_a_full_disk_is_reported_and_does_not_stop_the_log(tmp_path: Path) -> No
     log.unlink()
     (tmp_path / "kept.jsonl").rename(log)
     journal.write(record(3))
-    journal.close()
     assert len(said) == 2 and all("No space left on device" in text for text in said)
     assert [line.get("epoch") for line in read_log(log)] == [None, 3]
-
-
-def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path) -> None:
-    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    write_run(tmp_path, 1, 2)
-    write_run(tmp_path, 2, 3, step=4, kept=1)
-    board = reading.EventAccumulator(str(tmp_path / "tensorboard"))
-    board.Reload()
-    found = {event.step: event.value for event in board.Scalars("loss/valid")}
-    assert found == pytest.approx({4: 2.0, 8: 1.0, 12: 2 / 3})
-
-
-def test_the_log_needs_no_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    assert write_run(tmp_path, 1) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]

@@ -47,6 +47,7 @@ HERE = (
     "docs/rollout.md",
     "docs/runs.md",
     "docs/serving.md",
+    "docs/sweeps.md",
     "docs/uncertainty.md",
 )
 
@@ -124,6 +125,37 @@ def test_the_example_of_statistics_runs(
     names: Any = run_python("docs/piv.md", code)
     assert names["found"].tke.shape == names["found"].spec.grid.shape
     assert "torch.Size" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pibert.notes.InputWarning")
+@pytest.mark.parametrize("which", ["loop", "optuna"])
+def test_the_examples_of_sweeps_choose_on_validation_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    import pibert
+    from tests.helpers import TINY_OPTIONS
+
+    if which == "optuna":
+        pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    standins.wakes(tmp_path)
+    whole, evaluated = pibert.fit, []
+
+    def tiny(flow: Any, *, settings: dict[str, Any], **how: Any) -> Any:
+        tiny = {"rollout_training": None, "model.options": dict(TINY_OPTIONS["pibert-mr"])}
+        return whole(flow, settings=settings | tiny, **how | {"epochs": 1})
+
+    monkeypatch.setattr(pibert, "fit", tiny)
+    monkeypatch.setattr(pibert.Model, "evaluate", lambda model: evaluated.append(model.path))
+    loop, optuna = python_blocks("docs/sweeps.md")
+    run_python("docs/sweeps.md", loop if which == "loop" else optuna)
+    errors = {
+        path.parent: pibert.load(path.parent).card["metrics"]["reconstruction"]
+        for path in (tmp_path / "runs").rglob("model.json")
+    }
+    assert len(errors) == 4
+    assert [path.resolve() for path in evaluated] == [min(errors, key=lambda k: errors[k])]
 
 
 @pytest.mark.slow

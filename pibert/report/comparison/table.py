@@ -10,7 +10,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pibert.report.comparison.results import DatasetResults, mean_of
 from pibert.report.figures import with_unit
@@ -178,37 +178,39 @@ class Numbers:
         return Cell(text=text, number=value, best=is_best, level=level, note=note)
 
 
-def measured(
-    data: DatasetResults,
-    label: str,
-    metric: str,
-    component: str = "all",
-    *,
-    space: str = "physical",
-    form: Format | None = None,
-    truth: str | None = None,
-    ideal: float | None = None,
-    note: str = "spread",
-) -> Numbers | None:
-    """The column of a metric of the records; None where no model has it.
+class Metric(NamedTuple):
+    """A column of a table: which records it shows, and how."""
 
-    ``label`` is the head of the column, without unit and arrow; ``truth`` names the component of
-    the same metric that holds the value of the data. ``note`` is what stands beside a number: its
-    ``spread`` over seeds, its 95 % ``interval``, or nothing (``none``).
-    """
+    label: str
+    """The head of the column, without unit and arrow."""
+    metric: str
+    component: str = "all"
+    space: str = "physical"
+    form: Format | None = None
+    """How numbers are written; by default with three digits, or as far from 1 as they are."""
+    ideal: float | None = None
+    truth: str | None = None
+    """The component of the same metric that holds the value of the data."""
+    note: str = "spread"
+    """What stands beside a number: its ``spread`` over seeds, its 95 % ``interval``, or nothing."""
+
+
+def measured(data: DatasetResults, column: Metric) -> Numbers | None:
+    """The numbers of a column; None where no model has the metric."""
+    _, metric, component, space, form, ideal, truth, note = column
     found = {m: data.find(m, metric, component, space) for m in data.models}
     records = [record for rows in found.values() for record in rows]
     if not any(record["value"] is not None for record in records):
         return None
     better = str(records[0]["better"])
     ranked = better != "none" and ideal is None
-    beside = {"spread": _spread, "interval": interval_of, "none": lambda rows: ""}[note]
+    beside = {"spread": _spread, "interval": interval_of}.get(note, lambda rows: "")
     known = None
     if truth is not None:
         seen = (data.value(m, metric, truth, space) for m in data.models)
         known = next((value for value in seen if value is not None), None)
     return Numbers(
-        label=with_unit(label, records[0]["unit"]) + _ARROWS.get(better, ""),
+        label=with_unit(column.label, records[0]["unit"]) + _ARROWS.get(better, ""),
         values={m: mean_of([record["value"] for record in rows]) for m, rows in found.items()},
         better=better,
         ideal=ideal,
@@ -219,6 +221,19 @@ def measured(
     )
 
 
+class MetricTable(NamedTuple):
+    """A table whose columns are metrics of the records: called with results it gives a table."""
+
+    name: str
+    title: str
+    caption: str
+    columns: Sequence[Metric]
+
+    def __call__(self, data: DatasetResults) -> Table | None:
+        columns = [measured(data, column) for column in self.columns]
+        return table_of(data, self.name, self.title, f"{self.caption} {marks(data)}", columns)
+
+
 def table_of(
     data: DatasetResults, name: str, title: str, caption: str, columns: Sequence[Numbers | None]
 ) -> Table | None:
@@ -226,7 +241,6 @@ def table_of(
     kept = [c for c in columns if c and any(v is not None for v in c.values.values())]
     if not kept:
         return None
-    rows = tuple((Cell(text=m), *(column.cell(m) for column in kept)) for m in data.models)
     truths = [
         Cell(text="") if c.truth is None else Cell(text=c.form(c.truth), number=c.truth)
         for c in kept
@@ -236,7 +250,7 @@ def table_of(
         title=title,
         caption=caption,
         head=("model", *(column.label for column in kept)),
-        rows=rows,
+        rows=tuple((Cell(text=m), *(column.cell(m) for column in kept)) for m in data.models),
         foot=((Cell(text="(data)"), *truths),) if any(cell.text for cell in truths) else (),
     )
 
@@ -268,9 +282,15 @@ def is_level(records: Sequence[Mapping[str, Any]]) -> bool:
 def interval_of(records: Sequence[Mapping[str, Any]]) -> str:
     """The 95 % interval; with several seeds from the lowest end to the highest."""
     ends = [(r["low"], r["high"]) for r in records if None not in (r["low"], r["high"])]
-    if not ends:
+    return span_text([end for pair in ends for end in pair])
+
+
+def span_text(ends: Sequence[float | None]) -> str:
+    """``[low, high]`` around all ends; empty without any, or if one is not known."""
+    known = [float(end) for end in ends if end is not None and math.isfinite(end)]
+    if not ends or len(known) < len(ends):
         return ""
-    return f"[{digits(min(low for low, _ in ends))}, {digits(max(high for _, high in ends))}]"
+    return f"[{digits(min(known))}, {digits(max(known))}]"
 
 
 def _spread(records: Sequence[Mapping[str, Any]]) -> str:

@@ -31,6 +31,7 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Time", next_frame.temporal),
     ("Benchmark", next_frame.official),
     ("Benchmark", rollouts.official_rollouts),
+    ("Benchmark", rollouts.competition),
     ("Model", next_frame.ensembles),
     ("Cost", cost.cost),
     ("Convergence", cost.tuning),

@@ -20,10 +20,8 @@ from pibert.report.comparison.table import (
     table_of,
 )
 from pibert.report.comparison.text import (
-    external_runs,
     monitored,
     shared_device_text,
-    trial_text,
     tuned_models,
 )
 
@@ -121,10 +119,8 @@ def training(data: DatasetResults) -> Table | None:
         cost_column(data, "validation loss there", reached),
         training_time(data),
     ]
-    external = [name for name in external_runs(data.results) if name in data.models]
-    exempt = f" except {', '.join(external)}, trained elsewhere," if external else ""
     caption = (
-        f"All models{exempt} see the same number of samples to within half an epoch, repetitions "
+        "Models trained here see the same number of samples to within half an epoch, repetitions "
         "and pretraining included. The epoch is chosen on the validation split; if the best epoch "
         f"is the last one, more training might help.{shared_device_text(data)}"
     )
@@ -141,8 +137,8 @@ def tuning(data: DatasetResults) -> Table | None:
     on = ", ".join(dict.fromkeys(record["tuned_on"] for record in records.values()))
     caption = (
         f"Columns of an optimiser and a rate: {monitored(data.results)} on the validation split, "
-        f"best epoch of the trial. Bold: chosen for training. {trial_text(data.results)} Trials "
-        f"were run on {on}. Training times exclude them."
+        f"best epoch of the trial, on {on}. Bold: chosen for training. Training times exclude the "
+        "trials."
     )
     return Table(
         name=slug(f"{data.name}-tuning"),

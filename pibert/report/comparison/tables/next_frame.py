@@ -1,12 +1,12 @@
 """Errors of the next frame: components, scales, physics, slices, probes, benchmark metrics."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pibert.evaluation.regions import DOWNSTREAM, PAPER_COLUMNS
 from pibert.evaluation.scales import BANDS, GROUPS, SCALES
 from pibert.report.comparison.results import DatasetResults
-from pibert.report.comparison.table import Table, digits, marks, measured, table_of
+from pibert.report.comparison.table import Metric, MetricTable, Table, digits
 
 _POINTWISE = {
     "nmse": "NMSE",
@@ -17,17 +17,70 @@ _POINTWISE = {
     "rmse": "RMSE",
 }
 
+scales = MetricTable(
+    "scales",
+    "Errors by scale",
+    "NMSE after averaging over k × k points (scale k), and of the sub-bands of a three-level Haar "
+    "transform, averaged over channels and bands: coarse is level 3, fine is level 1.",
+    [
+        *(Metric(f"scale {k}", f"scale_{k}_nmse") for k in SCALES),
+        *(Metric(f"Haar {group}", "haar_nmse", group) for group in GROUPS),
+    ],
+)
+spectra = MetricTable(
+    "spectra",
+    "Spectral bands",
+    "Bands are thirds of the wavenumber range. NMSE of the band-passed field, which includes phase "
+    "errors; relative error of the radial spectrum, which does not; root mean square error of the "
+    "logarithm of the spectrum; and its slope.",
+    [
+        *(Metric(f"NMSE, {band}", "band_nmse", band) for band in BANDS),
+        *(Metric(f"spectrum, {band}", "band_spectrum_error", band) for band in BANDS),
+        Metric("log spectrum", "spectral_log_error", "kinetic_energy"),
+        Metric("slope", "spectral_slope", "prediction", truth="truth"),
+        Metric("slope error", "spectral_slope_error", "kinetic_energy"),
+    ],
+)
+physics = MetricTable(
+    "physics",
+    "Vorticity, divergence, boundary",
+    "The last row has the divergence of the data, which is not zero on a grid: a lower one is not "
+    "an improvement. Near the body: within half a diameter.",
+    [
+        Metric("vorticity NMSE", "vorticity_nmse", "vorticity"),
+        Metric("vorticity RMSE", "vorticity_rmse", "vorticity"),
+        Metric("divergence RMSE", "divergence_rmse", "divergence"),
+        Metric("mean square divergence", "divergence_mean_square", "prediction", truth="truth"),
+        Metric("boundary NMSE", "boundary_nmse"),
+        Metric("boundary MSE", "boundary_mse"),
+        Metric("near-body NMSE", "near_body_nmse"),
+        Metric("near-body RMSE", "near_body_rmse"),
+    ],
+)
+temporal = MetricTable(
+    "temporal",
+    "Energy in time, one-step predictions",
+    "Power at probes, predicted over true, in thirds of the frequency range: 1 is correct, bold is "
+    "nearest to 1. Each frame is predicted from the true frame before it, so the numbers show how "
+    "much energy one step adds or removes, not the dynamics of a rollout. Persistence, which "
+    "repeats the truth one step late, is correct by construction.",
+    [
+        *(Metric(f"{band} band", f"psd_ratio_{band}", form=digits, ideal=1.0) for band in BANDS),
+        Metric("log PSD error", "psd_log_error"),
+    ],
+)
+
 
 def components(data: DatasetResults) -> list[Table]:
     """A table for every channel, the speed, and all channels together."""
     tables = []
     for name in _components(data):
-        columns = [(label, metric, name) for metric, label in _POINTWISE.items()]
+        columns = [Metric(label, metric, name) for metric, label in _POINTWISE.items()]
         short = {"|u|": "speed"}.get(name, name)
         title = {"|u|": "Speed |u|", "all": "All channels"}.get(name, f"Component {name}")
         caption = "Next frame, physical units, pooled over all known points."
-        tables.append(_metrics(data, f"component-{short}", title, caption, columns))
-    return [table for table in tables if table is not None]
+        tables.append(MetricTable(f"component-{short}", title, caption, columns)(data))
+    return _found(tables)
 
 
 def _components(data: DatasetResults, metric: str = "nmse") -> dict[str, None]:
@@ -35,86 +88,35 @@ def _components(data: DatasetResults, metric: str = "nmse") -> dict[str, None]:
     return dict.fromkeys(r["component"] for r in data.records if r["metric"] == metric)
 
 
+def _found(tables: Iterable[Table | None]) -> list[Table]:
+    return [table for table in tables if table is not None]
+
+
 def standardised(data: DatasetResults) -> Table | None:
     """NMSE and R² in standardised units, for comparison with published tables."""
     columns = [
-        measured(data, f"{label} {name}", metric, name, space="standardised")
+        Metric(f"{label} {name}", metric, name, "standardised")
         for metric, label in (("nmse", "NMSE"), ("r2", "R²"))
         for name in _components(data)
     ]
     caption = (
         "Each channel minus its training mean, divided by its training standard deviation: the "
-        f"units of published tables. In these units |u| is not the speed. {marks(data)}"
+        "units of published tables. In these units |u| is not the speed."
     )
-    return table_of(data, "standardised", "Standardised units", caption, columns)
-
-
-def scales(data: DatasetResults) -> Table | None:
-    """Errors from large to small scales."""
-    columns = [
-        *((f"scale {k}", f"scale_{k}_nmse") for k in SCALES),
-        *((f"Haar {group}", "haar_nmse", group) for group in GROUPS),
-    ]
-    caption = (
-        "NMSE after averaging over k × k points (scale k), and of the sub-bands of a three-level "
-        "Haar transform, averaged over channels and bands: coarse is level 3, fine is level 1."
-    )
-    return _metrics(data, "scales", "Errors by scale", caption, columns)
+    return MetricTable("standardised", "Standardised units", caption, columns)(data)
 
 
 def haar(data: DatasetResults) -> list[Table]:
     """Errors of every Haar sub-band, a table for each channel."""
-    caption = (
-        "NMSE of each sub-band. L is low, H is high, first along x, then along y; the number is "
-        "the level."
-    )
+    caption = "NMSE of each sub-band. L: low, H: high, first along x, then along y; then the level."
     tables = []
     for channel in data.spec.channels:
         start = f"{channel}_"
         names = [name for name in _components(data, "haar_nmse") if name.startswith(start)]
-        columns = [(name.removeprefix(start), "haar_nmse", name) for name in names]
+        columns = [Metric(name.removeprefix(start), "haar_nmse", name) for name in names]
         title = f"Haar sub-bands of {channel}"
-        tables.append(_metrics(data, f"haar-{channel}", title, caption, columns))
-    return [replace(table, is_folded=True) for table in tables if table is not None]
-
-
-def spectra(data: DatasetResults) -> Table | None:
-    """Errors by band of the radial spectrum."""
-    energy = "kinetic_energy"
-    columns = [
-        *(measured(data, f"NMSE, {band}", "band_nmse", band) for band in BANDS),
-        *(measured(data, f"spectrum, {band}", "band_spectrum_error", band) for band in BANDS),
-        measured(data, "log spectrum", "spectral_log_error", energy),
-        measured(data, "slope", "spectral_slope", "prediction", truth="truth"),
-        measured(data, "slope error", "spectral_slope_error", energy),
-    ]
-    caption = (
-        "Bands are thirds of the wavenumber range. NMSE of the band-passed field, which includes "
-        "phase errors; relative error of the radial spectrum, which does not; root mean square "
-        f"error of the logarithm of the spectrum; and its slope. {marks(data)}"
-    )
-    return table_of(data, "spectra", "Spectral bands", caption, columns)
-
-
-def physics(data: DatasetResults) -> Table | None:
-    """Vorticity, divergence, boundary and near-body errors."""
-    square = "divergence_mean_square"
-    columns = [
-        measured(data, "vorticity NMSE", "vorticity_nmse", "vorticity"),
-        measured(data, "vorticity RMSE", "vorticity_rmse", "vorticity"),
-        measured(data, "divergence RMSE", "divergence_rmse", "divergence"),
-        measured(data, "mean square divergence", square, "prediction", truth="truth"),
-        measured(data, "boundary NMSE", "boundary_nmse"),
-        measured(data, "boundary MSE", "boundary_mse"),
-        measured(data, "near-body NMSE", "near_body_nmse"),
-        measured(data, "near-body RMSE", "near_body_rmse"),
-    ]
-    caption = (
-        "Compare the divergence with that of the data (last row), which is not zero on a grid; a "
-        "lower divergence than that of the data is not an improvement. Near the body: within half "
-        f"a diameter. {marks(data)}"
-    )
-    return table_of(data, "physics", "Vorticity, divergence, boundary", caption, columns)
+        tables.append(MetricTable(f"haar-{channel}", title, caption, columns)(data))
+    return [replace(table, is_folded=True) for table in _found(tables)]
 
 
 def slices(data: DatasetResults) -> Table | None:
@@ -122,37 +124,16 @@ def slices(data: DatasetResults) -> Table | None:
     velocity = "|u|" if "v" in data.spec.channels else data.spec.channels[0]
     keys = [*DOWNSTREAM, *(f"column_{number}" for number in PAPER_COLUMNS)]
     columns = [
-        *((key.replace("_", " "), f"slice_{key}_rel_l2", velocity) for key in keys),
-        ("wake line u", "wake_line_rel_l2", "u"),
-        ("wake line vorticity", "wake_line_rel_l2", "vorticity"),
-    ]
-    where = "the paper's fixed columns 11, 32 and 52 of 64, scaled to the grid width"
-    if data.info.get("has_body"):
-        where = (
-            f"columns 0.75, 2 and 4 diameters downstream of the body's centre, along {where}, and "
-            "along the row through the body's centre, downstream of it"
-        )
-    caption = f"Relative L2 error of {velocity} along {where}."
-    return _metrics(data, "slices", "Slices and wake line", caption, columns)
-
-
-def temporal(data: DatasetResults) -> Table | None:
-    """Energy at probes of one-step predictions."""
-    columns = [
-        *(
-            measured(data, f"{band} band", f"psd_ratio_{band}", ideal=1.0, form=digits)
-            for band in BANDS
-        ),
-        measured(data, "log PSD error", "psd_log_error"),
+        *(Metric(key.replace("_", " "), f"slice_{key}_rel_l2", velocity) for key in keys),
+        Metric("wake line u", "wake_line_rel_l2", "u"),
+        Metric("wake line vorticity", "wake_line_rel_l2", "vorticity"),
     ]
     caption = (
-        "Power at probes, predicted over true, in thirds of the frequency range: 1 is correct, "
-        "bold is nearest to 1. One-step (teacher-forced) predictions: each frame is predicted from "
-        "the true frame before it. Persistence repeats the truth one step late, so its spectra are "
-        "correct by construction. The numbers show how much energy one step adds or removes, not "
-        f"the dynamics of a rollout. {marks(data)}"
+        f"Relative L2 error of {velocity} along the paper's columns 11, 32 and 52 of 64, scaled to "
+        "the grid width; with a body also 0.75, 2 and 4 diameters downstream of its centre, and "
+        "along the row through its centre."
     )
-    return table_of(data, "temporal", "Energy in time, one-step predictions", caption, columns)
+    return MetricTable("slices", "Slices and wake line", caption, columns)(data)
 
 
 def official(data: DatasetResults) -> Table | None:
@@ -160,14 +141,15 @@ def official(data: DatasetResults) -> Table | None:
     metrics = dict.fromkeys(
         (r["metric"], r["component"]) for r in data.records if r["metric"].startswith("official_")
     )
-    columns = [(m.removeprefix("official_").replace("_", " "), m, c) for m, c in metrics]
+    columns = [Metric(m.removeprefix("official_").replace("_", " "), m, c) for m, c in metrics]
     caption = (
-        "Computed as in the benchmark's code, including its peculiarities, but for one-step "
-        "(teacher-forced) predictions, in which persistence keeps every frequency. The benchmark's "
-        "own tables are for 20 frames at once and are not comparable."
+        "Computed as in the benchmark's code, but for one-step (teacher-forced) predictions, in "
+        "which persistence keeps every frequency. The benchmark's own tables are for 20 frames at "
+        "once and are not comparable."
     )
-    title = "RealPDEBench metrics, one-step predictions"
-    return _metrics(data, "official", title, caption, columns)
+    return MetricTable("official", "RealPDEBench metrics, one-step predictions", caption, columns)(
+        data
+    )
 
 
 def ensembles(data: DatasetResults) -> Table | None:
@@ -175,34 +157,23 @@ def ensembles(data: DatasetResults) -> Table | None:
     facts = {m: card for m in data.models if (card := data.first(m).card.get("draws"))}
     if not facts:
         return None
-    components = (*data.spec.channels, "all")
+    names = (*data.spec.channels, "all")
     columns = [
-        measured(data, "NMSE of a member", "draw_nmse"),
-        measured(data, "NMSE of the mean", "draws_mean_nmse"),
-        *(measured(data, f"spread {name}", "draws_spread", name) for name in components),
-        *(
-            measured(data, f"spread-skill {name}", "spread_skill", name, ideal=1.0)
-            for name in components
-        ),
-        *(measured(data, f"CRPS {name}", "crps", name) for name in components),
+        Metric("NMSE of a member", "draw_nmse"),
+        Metric("NMSE of the mean", "draws_mean_nmse"),
+        *(Metric(f"spread {name}", "draws_spread", name) for name in names),
+        *(Metric(f"spread-skill {name}", "spread_skill", name, ideal=1.0) for name in names),
+        *(Metric(f"CRPS {name}", "crps", name) for name in names),
     ]
     first = next(iter(facts.values()))
     caption = (
         f"{first['draws']} ensemble members for each of {first['frames']} evenly spaced test "
         "frames, physical units. Spread: root mean square of the standard deviation over members. "
-        "Spread-skill: spread over the error of the mean, corrected for the number of members; 1 "
-        "is reliable, less is overconfident. CRPS is the fair estimate; for a single prediction it "
-        "equals the mean absolute error. Models that do not sample have no row."
+        "Spread-skill: spread over the error of the mean; 1 is reliable, less is overconfident. "
+        "CRPS: for a single prediction it equals the mean absolute error. Models that do not "
+        "sample have no row."
     )
-    table = table_of(data, "ensembles", "Ensembles", caption, columns)
+    table = MetricTable("ensembles", "Ensembles", caption, columns)(data)
     if table is None:
         return None
     return replace(table, rows=tuple(row for row in table.rows if row[0].text in facts))
-
-
-def _metrics(
-    data: DatasetResults, name: str, title: str, caption: str, columns: Iterable[Sequence[str]]
-) -> Table | None:
-    """A table of columns (label, metric, component), the last one optional."""
-    numbers = [measured(data, *column) for column in columns]
-    return table_of(data, name, title, f"{caption} {marks(data)}", numbers)

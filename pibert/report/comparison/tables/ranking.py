@@ -9,14 +9,15 @@ from pibert.report.comparison.results import UNTRAINED, DatasetResults, mean_of
 from pibert.report.comparison.table import (
     UNKNOWN,
     Cell,
+    Metric,
     Numbers,
     Table,
     digits,
-    has_intervals,
     marks,
     measured,
     percent,
     slug,
+    span_text,
     table_of,
 )
 from pibert.report.comparison.tables.cost import (
@@ -59,32 +60,26 @@ def overview(datasets: Sequence[DatasetResults]) -> Table | None:
 
 def summary(data: DatasetResults) -> Table | None:
     """Models ranked by NMSE, with accuracy and cost side by side."""
-    metrics = {
-        "NMSE, mean over flows": "nmse_flow_mean",
-        "skill": "skill",
-        "R²": "r2",
-        "RMSE": "rmse",
-    }
+    metrics = [
+        Metric("NMSE", "nmse", note="interval"),
+        Metric("NMSE, mean over flows", "nmse_flow_mean", note="none"),
+        Metric("skill", "skill", note="none"),
+        Metric("R²", "r2", note="none"),
+        Metric("RMSE", "rmse", note="none"),
+        Metric("win rate", "win_rate", form=percent, note="none"),
+    ]
     columns = [
-        measured(data, "NMSE", "nmse", note="interval"),
-        *(measured(data, label, metric, note="none") for label, metric in metrics.items()),
-        measured(data, "win rate", "win_rate", form=percent, note="none"),
+        *(measured(data, metric) for metric in metrics),
         parameters(data),
         cost_column(data, f"ms at batch {BATCH}", lambda run: batch_cost(run, BATCH)),
         training_time(data),
     ]
-    certain = has_intervals(data)
-    over = " (for several seeds: lowest to highest end)" if len(data.seeds) > 1 else ""
-    with_interval = f" with its 95 % interval{over}" if certain else ""
-    significance = (
-        " A difference is significant if its 95 % interval, from the same bootstrap resamples for "
-        "both models, excludes zero."
-    )
     caption = (
-        f"NMSE of all channels in physical units{with_interval}. Skill is relative to persistence, "
-        "which has skill 0. Win rate: share of test frames on which the model has the lowest "
-        f"error; ties are shared. {marks(data)}{significance if certain else ''}"
-        f"{shared_device_text(data)}"
+        "NMSE of all channels in physical units, with its 95 % interval where the data suffice "
+        "(for several seeds: lowest to highest end). Skill is relative to persistence, which has "
+        "skill 0. Win rate: share of test frames on which the model has the lowest error; ties are "
+        f"shared. {marks(data)} A difference is significant if its 95 % interval, from the same "
+        f"bootstrap resamples for both models, excludes zero.{shared_device_text(data)}"
     )
     table = table_of(data, "summary", f"{data.name}: next frame, ranked", caption, columns)
     if table is None:
@@ -123,8 +118,7 @@ def paired(data: DatasetResults) -> Table | None:
     rows = []
     for model in (model for model in data.models if model in tests):
         test = tests[model]
-        ends = (test["low"], test["high"])
-        note = "" if None in ends else f"[{digits(ends[0])}, {digits(ends[1])}]"
+        note = span_text((test["low"], test["high"]))
         verdict = UNKNOWN
         if test["p_holm"] is not None and test["ratio"] is not None:
             better = tested if test["ratio"] > 1 else model
@@ -179,11 +173,11 @@ def flows(data: DatasetResults) -> Table | None:
         if here:
             won[min(here, key=here.__getitem__)] += 1
     columns = [
-        measured(data, "NMSE, pooled", "nmse"),
-        measured(data, "mean over flows", "nmse_flow_mean"),
+        measured(data, Metric("NMSE, pooled", "nmse")),
+        measured(data, Metric("mean over flows", "nmse_flow_mean")),
         _lower("median flow", {m: statistics.median(values) for m, values in known.items()}),
         _lower("worst flow", worst, {m: names[errors[m].index(v)] for m, v in worst.items()}),
-        measured(data, "share of the worst", "largest_flow_share", form=percent),
+        measured(data, Metric("share of the worst", "largest_flow_share", form=percent)),
         Numbers(label="flows won ↑", values=won, better="higher", form=lambda n: f"{n:.0f}"),
     ]
     caption = (

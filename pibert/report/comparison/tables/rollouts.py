@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from pibert.evaluation.family_diagnostics import DATA
 from pibert.evaluation.scales import BANDS
@@ -13,6 +11,8 @@ from pibert.report.comparison.results import DatasetResults, mean_of
 from pibert.report.comparison.table import (
     Cell,
     Format,
+    Metric,
+    MetricTable,
     Numbers,
     Table,
     digits,
@@ -20,6 +20,7 @@ from pibert.report.comparison.table import (
     marks,
     measured,
     percent,
+    span_text,
     table_of,
 )
 
@@ -31,43 +32,32 @@ def rollout(data: DatasetResults) -> Table | None:
     if not steps:
         return None
     leads = sorted({1, max(1, round(steps / 4)), max(1, round(steps / 2)), steps})
-    column = partial(_rolled, data)
     columns = [
-        *(column(f"NMSE at {lead} ↓", lead, "nmse", "lower") for lead in leads),
-        column(f"correlation at {steps} ↑", steps, "correlation", "higher"),
-        column(f"spectral drift at {steps} ↓", steps, "spectral_drift", "lower"),
-        column(f"diverged at {steps} ↓", steps, "diverged", "lower", percent),
-        column("stable horizon [frames] ↑", None, "stable_horizon", "higher"),
-        column("stable to the end ↑", None, "stable_to_end", "higher", percent),
-        column("relative L2 ↓", None, "rel_l2", "lower"),
-        column("correlated [frames] ↑", None, "correlated_horizon", "higher"),
-        column("nRMSE ↓", None, "nrmse", "lower"),
+        *(_rolled(data, f"NMSE at {lead} ↓", lead, "nmse") for lead in leads),
+        _rolled(data, f"correlation at {steps} ↑", steps, "correlation"),
+        _rolled(data, f"spectral drift at {steps} ↓", steps, "spectral_drift"),
+        _rolled(data, f"diverged at {steps} ↓", steps, "diverged", percent),
+        _rolled(data, "stable horizon [frames] ↑", None, "stable_horizon"),
+        _rolled(data, "stable to the end ↑", None, "stable_to_end", percent),
+        _rolled(data, "relative L2 ↓", None, "rel_l2"),
+        _rolled(data, "correlated [frames] ↑", None, "correlated_horizon"),
+        _rolled(data, "nRMSE ↓", None, "nrmse"),
     ]
-    time = "" if data.spec.dt is None else f" ({data.spec.dt:g} apart)"
-    facts: Mapping[str, Any] = next(
-        (run["rollout"] for run in data.runs if "rollout" in run), {"starts": 0}
-    )
-    starts, method = facts["starts"], str(facts.get("intervals", "none"))
-    certain = "" if method.startswith("none") else f" In brackets: 95 % intervals over {method}."
+    facts = next((run["rollout"] for run in data.runs if "rollout" in run), {"starts": 0})
     caption = (
-        f"Each model continues from true frames with its own predictions: {starts} starts spread "
-        f"over the test split, lead times in frames{time}. A rollout is stable until its squared "
-        "error exceeds half the variance of the flow in time; a rollout that is stable to the end "
-        "counts with all its frames, so its horizon is a lower bound. Correlated: frames until the "
-        "correlation of the fluctuations with the truth falls below 0.5. Relative L2: over all "
-        "frames of a rollout, mean over starts, as in the FNO paper. nRMSE: mean over starts, "
-        f"geometric mean over lead times, as in APEBench. Bold: best of the column.{certain}"
+        f"Each model continues from true frames with its own predictions: {facts['starts']} starts "
+        "spread over the test split, lead times in frames. A rollout is stable until its squared "
+        "error exceeds half the variance of the flow in time; one that is stable to the end counts "
+        "with all its frames. Correlated: frames until the correlation of the fluctuations with "
+        "the truth falls below 0.5. Relative L2: over all frames of a rollout, mean over starts, "
+        "as in the FNO paper. nRMSE: mean over starts, geometric mean over lead times, as in "
+        f"APEBench. Bold: best of the column. Intervals (95 %): {facts.get('intervals', 'none')}."
     )
     return table_of(data, "rollout", "Rollout", caption, columns)
 
 
 def _rolled(
-    data: DatasetResults,
-    label: str,
-    lead: int | None,
-    metric: str,
-    better: str,
-    form: Format = digits,
+    data: DatasetResults, label: str, lead: int | None, metric: str, form: Format = digits
 ) -> Numbers:
     """A metric at a lead time, or of the summary; mean over seeds."""
     found: dict[str, list[float | None]] = {model: [] for model in data.models}
@@ -76,20 +66,18 @@ def _rolled(
         entries = scores.card.get("rollout", {}).get("entries" if lead else "summary", [])
         names = [(entry["metric"], entry["component"]) for entry in entries]
         if model in found and (metric, "all") in names:
-            curves, summary = (scores.arrays[f"rollout/{name}"] for name in ("curves", "summary"))
-            values = curves[lead - 1] if lead else summary
-            place = names.index((metric, "all"))
+            place, arrays = names.index((metric, "all")), scores.group("rollout")
+            values = arrays["curves"][lead - 1] if lead else arrays["summary"]
             found[model].append(float(values[place]))
-            if lead and form is digits and "rollout/low" in scores.arrays:
-                ends = (scores.arrays[f"rollout/{end}"][lead - 1, place] for end in ("low", "high"))
-                spans[model] += map(float, ends)
-    means = {m: mean_of(values) for m, values in found.items()}
-    notes = {
-        m: f"[{digits(min(ends))}, {digits(max(ends))}]"
-        for m, ends in spans.items()
-        if ends and all(map(math.isfinite, ends))
-    }
-    return Numbers(label=label, values=means, better=better, form=form, notes=notes)
+            if lead and form is digits and "low" in arrays:
+                spans[model] += [float(arrays[end][lead - 1, place]) for end in ("low", "high")]
+    return Numbers(
+        label=label,
+        values={m: mean_of(values) for m, values in found.items()},
+        better="higher" if label.endswith("↑") else "lower",
+        form=form,
+        notes={m: span_text(ends) for m, ends in spans.items()},
+    )
 
 
 _STATISTICS = {
@@ -109,8 +97,6 @@ _MORE_STATISTICS = {
     "distribution_error": "distribution",
     "memory_ratio": "correlation time",
 }
-_OF_MODELS = ("survival", "diverged")
-"""Statistics that the truth does not have."""
 
 
 def free_runs(data: DatasetResults) -> Table | None:
@@ -119,19 +105,15 @@ def free_runs(data: DatasetResults) -> Table | None:
     if facts is None:
         return None
     frames = " to ".join(map(str, sorted(set(facts["frames"]))))
-    method = str(facts["intervals"])
-    certain = "No intervals, " + method.removeprefix("none: ")
-    if not method.startswith("none"):
-        certain = f"In brackets: 95 % intervals over {method}"
     caption = (
         f"Each model runs on its own from a true frame: {facts['runs']} runs of {frames} frames on "
         f"{facts['flows']} test flows. Frames then differ from the true ones, but a good model "
         "keeps the statistics. Errors: 0 is perfect. Kinetic energy of the fluctuations: predicted "
-        "over true, 1 is perfect, bold is nearest to 1, within a factor of two. Last row: how far "
-        "two stretches of the true flow differ, each as long as a run; an error of that size "
-        "cannot be told from none. Survival: "
-        "frames before a run leaves the range of the flow. Diverged: share of the runs that do; "
-        f"the statistics of such a model are infinitely wrong (∞). {certain}. {marks(data)}"
+        "over true, 1 is perfect, bold is nearest to 1. Last row: how far two stretches of the "
+        "true flow differ, each as long as a run; an error of that size cannot be told from none. "
+        "Survival: frames before a run leaves the range of the flow. Diverged: share of the runs "
+        "that do; the statistics of such a model are infinitely wrong (∞). Intervals (95 %): "
+        f"{facts['intervals']}. {marks(data)}"
     )
     return _free_run_table(data, "free-runs", "Statistics of free runs", caption, _STATISTICS)
 
@@ -155,62 +137,60 @@ def _free_run_table(
     columns, truth = [], [Cell(text="(truth against itself)")]
     lost = {m for m in data.models if (data.value(m, "free_run_diverged") or 0) > 0}
     for metric, label in metrics.items():
-        column = measured(
-            data,
-            label,
-            f"free_run_{metric}",
-            ideal=1.0 if "ratio" in metric else None,
-            form=percent if metric == "diverged" else digits,
-            note="none" if metric == "diverged" else "interval",
-        )
+        ideal = 1.0 if "ratio" in metric else None
+        form, note = (percent, "none") if metric == "diverged" else (digits, "interval")
+        metric = f"free_run_{metric}"
+        column = measured(data, Metric(label, metric, form=form, ideal=ideal, note=note))
         if column is None:
             continue
         values = {m: math.inf if v is None and m in lost else v for m, v in column.values.items()}
         columns.append(replace(column, values=values))
-        value = None if metric in _OF_MODELS else data.value("truth", f"free_run_{metric}")
-        note = interval_of(data.find("truth", f"free_run_{metric}"))
-        cell = Cell(text="") if value is None else Cell(text=digits(value), number=value, note=note)
+        value, cell = data.value("truth", metric), Cell(text="")
+        if value is not None and label not in ("survival", "diverged"):  # statistics of models
+            note = interval_of(data.find("truth", metric))
+            cell = Cell(text=digits(value), number=value, note=note)
         truth.append(cell)
     table = table_of(data, name, title, caption, columns)
     return None if table is None else replace(table, foot=(tuple(truth),))
 
 
-def official_rollouts(data: DatasetResults) -> list[Table]:
-    """RealPDEBench's metrics and the scores of its competition, of whole rollouts."""
+def _of_rollouts(data: DatasetResults, prefix: str, title: str, caption: str) -> Table | None:
+    """All metrics of whole rollouts whose names begin with a prefix."""
     found = dict.fromkeys(r["metric"] for r in data.records if r["space"] == "rollout")
-    steps = data.first(data.models[0]).card.get("rollout", {}).get("steps", 0)
-    texts = {
-        "official": (
-            "RealPDEBench metrics, rollouts",
-            f"Computed as in the benchmark's code for rollouts of {steps} frames. With 20 frames "
-            "from 20 and the published split this is the benchmark's protocol.",
-        ),
-        "competition": (
-            "Scores of the RealPDE competition",
-            "0 to 100. Intervals are those of an entry that gives none: 5 % of the prediction to "
-            "either side. The scores of the competition's leaderboard are for hidden flows.",
-        ),
-    }
-    tables = []
-    for prefix, (title, caption) in texts.items():
-        columns = [
-            measured(data, m.removeprefix(f"{prefix}_").replace("_", " "), m, space="rollout")
-            for m in found
-            if m.startswith(f"{prefix}_")
-        ]
-        tables.append(
-            table_of(data, f"{prefix}-rollouts", title, f"{caption} {marks(data)}", columns)
-        )
-    return [table for table in tables if table is not None]
+    columns = [
+        Metric(metric.removeprefix(prefix).replace("_", " "), metric, space="rollout")
+        for metric in found
+        if metric.startswith(prefix)
+    ]
+    return MetricTable(f"{prefix[:-1]}-rollouts", title, caption, columns)(data)
+
+
+def official_rollouts(data: DatasetResults) -> Table | None:
+    """RealPDEBench's metrics of whole rollouts."""
+    caption = (
+        "Computed as in the benchmark's code for whole rollouts. With 20 frames from 20 and the "
+        "published split this is the benchmark's protocol."
+    )
+    return _of_rollouts(data, "official_", "RealPDEBench metrics, rollouts", caption)
+
+
+def competition(data: DatasetResults) -> Table | None:
+    """Scores of the RealPDE competition, of whole rollouts."""
+    caption = (
+        "0 to 100. Intervals are those of an entry that gives none: 5 % of the prediction to "
+        "either side. The scores of the competition's leaderboard are for hidden flows."
+    )
+    return _of_rollouts(data, "competition_", "Scores of the RealPDE competition", caption)
 
 
 def family(data: DatasetResults) -> Table | None:
     """What solutions of the governing equation satisfy, for whole rollouts."""
     name = data.spec.family
     names = find_family(name).diagnostic_names if name else ()
-    columns = [measured(data, m.replace("_", " "), m, space="rollout", truth=DATA) for m in names]
+    columns = [Metric(m.replace("_", " "), m, space="rollout", truth=DATA) for m in names]
     caption = (
         f"How far rollouts are from what every solution of the equation ({name}) satisfies; zero "
-        f"is best. {marks(data)}"
+        "is best."
     )
-    return table_of(data, "family", "Diagnostics of the equation, rollouts", caption, columns)
+    title = "Diagnostics of the equation, rollouts"
+    return MetricTable("family", title, caption, columns)(data)

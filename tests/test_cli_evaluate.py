@@ -15,6 +15,7 @@ from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.data.provenance import predicted_source
 from pibert.data.resample import represent
+from pibert.evaluation.leads import LeadTimes
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.experiments import load_experiment, run
 from pibert.experiments.experiment import DataConfig
@@ -60,14 +61,15 @@ def test_rollout_scores_are_reported_by_lead_time(folder: Path, tmp_path: Path) 
     samples = flows.samples("test", Window(horizon=3))
     starts = spread_starts(samples, found["starts"])
     expected = score_rollouts(predictor, samples, starts)
-    names = [(entry.metric, entry.component) for entry in expected.measure.entries]
+    entries = LeadTimes(spec=predictor.spec, normalizer=predictor.normalizer).entries
+    names = [(entry.metric, entry.component) for entry in entries]
     for step in (1, 3):
-        row = dict(zip(names, expected.curves()[step - 1].tolist(), strict=True))
+        row = dict(zip(names, expected["curves"][step - 1].tolist(), strict=True))
         values = found["by_step"][str(step)]
         assert values["nmse"]["u"] == pytest.approx(row["nmse", "u"], rel=1e-5)
         assert values["skill"]["all"] == pytest.approx(0.0, abs=1e-5)
     assert found["steps"] == 3 and found["by_step"].keys() == {"1", "2", "3"}
-    horizon = float(expected.summary()[0])
+    horizon = float(expected["summary"][0])
     assert found["summary"]["stable_horizon"] == pytest.approx(horizon)
     told = call("evaluate", folder, "--out", tmp_path, "--rollout", "3").stdout
     assert "Rollouts from" in told and "fluctuation" in told and "of 3 steps" in told

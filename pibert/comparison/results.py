@@ -23,12 +23,12 @@ from typing import Any
 import torch
 
 from pibert import config
-from pibert.comparison import by_flow, trials
+from pibert.comparison import trials
 from pibert.comparison.paired import paired_tests
 from pibert.comparison.plan import Comparison, Job, with_candidates
-from pibert.comparison.rows import Row, free_run_weights, ranking, rows_of
+from pibert.comparison.rows import Row, free_run_weights, make_row, ranking, rows_of
 from pibert.data.partial import replace_file
-from pibert.evaluation.by_flow import Errors, flows_of
+from pibert.evaluation.by_flow import Errors, errors_of, flows_of, summary_of
 from pibert.evaluation.scores import Scores, read_scores
 from pibert.experiments.evaluation import RECIPE
 from pibert.experiments.run_folder import commit, curves_of, versions
@@ -51,6 +51,7 @@ _KEPT = (
     "pick_rule",
 )
 """Facts of a run that the results state beside its rows."""
+FLOW_COLUMNS = tuple("data flow parameters outside model seed metric lead unit value".split())
 CURVE_COLUMNS = (
     *("data", "model", "seed", "stage", "epoch", "step", "samples", "learning_rate"),
     *("train_loss", "valid_loss", "valid_error", "seconds", "elapsed", "best"),
@@ -83,8 +84,11 @@ def gather(
         first = next(iter(scores.values()))
         rows, method = rows_of(scores)
         for job, scored in scores.items():
-            rows += by_flow.summary_of(job, scored)
-            errors += by_flow.errors_of(job, scored)
+            for metric, value in summary_of(scored).items():
+                better = "none" if "share" in metric else "lower"
+                entry = {"metric": metric, "component": "all", "unit": "1", "better": better}
+                rows.append(make_row(job, entry, value))
+            errors += [{**job.labels, **row} for row in errors_of(scored)]
         records += rows
         data[name] = {
             **{key: first.card["data"][key] for key in ("source", "length_unit", "test_frames")},
@@ -126,7 +130,7 @@ def gather(
     texts = (
         json.dumps(results, indent=1) + "\n",
         _as_csv(list(rows[0]) if rows else [], rows),
-        _as_csv(by_flow.COLUMNS, by_flow.table(data, errors)),
+        _as_csv(FLOW_COLUMNS, _flow_rows(data, errors)),
         _as_csv(CURVE_COLUMNS, _curves(comparison, out)),
     )
     for file, text in zip(FILES, texts, strict=True):
@@ -226,6 +230,16 @@ def shares_device(card: Mapping[str, Any]) -> bool | None:
     """Return whether other runs used the device, so that times are upper bounds; None: unknown."""
     count = card.get("at_a_time", 1)
     return None if count is None else count > 1
+
+
+def _flow_rows(data: Mapping[str, Any], errors: Iterable[Errors]) -> Iterator[Row]:
+    """A row for every flow, model, seed, metric and lead; no lead is the next frame."""
+    for row in errors:
+        kept = {key: row[key] for key in ("data", "model", "seed", "metric", "lead", "unit")}
+        for flow, value in zip(data[row["data"]]["flows"], row["flows"], strict=True):
+            known = " ".join(f"{key}={number:g}" for key, number in flow["parameters"].items())
+            own = {"flow": flow["name"], "parameters": known, "outside": " ".join(flow["outside"])}
+            yield {**kept, **own, "value": value}
 
 
 def _curves(comparison: Comparison, out: Path) -> Iterator[Row]:

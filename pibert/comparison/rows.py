@@ -21,9 +21,9 @@ a field add up to 1 and the top-two rates to 2. A run in several fields has the 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -75,26 +75,97 @@ def ranking(rows: Iterable[Row]) -> list[dict[str, Any]]:
     ]
 
 
+@runtime_checkable
+class _Measured(Valued, Protocol):
+    """A measure of any kind: values of sums of terms, and what they are."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]: ...
+
+
+class _Scored(NamedTuple):
+    """Terms that all runs have, with the measure that gives their values."""
+
+    measure: _Measured
+    array: str
+    """The name of the terms."""
+    weights: Tensor | None
+    """Of the resamples; None: no intervals."""
+    space: str = "physical"
+    prefix: str = ""
+    """Of the names of its metrics in rows."""
+    lead: int | None = None
+    """Frames ahead, for terms by lead time; only those of all channels have rows."""
+
+    def terms(self, scores: Scores) -> Tensor:
+        terms = scores.arrays[self.array]
+        return terms if self.lead is None else terms[:, self.lead - 1]
+
+    def labels(self, entry: Entry) -> dict[str, str]:
+        """What a row states of an entry."""
+        found = {**vars_of(entry), "metric": self.prefix + entry.metric}
+        return found if self.lead is None else {**found, "component": f"lead {self.lead}"}
+
+
 def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
     """Return the rows of one data set, and the method of their intervals."""
     first = next(iter(scores.values()))
     weights, sequence_weights, method = row_weights(first)
     by_job: dict[Job, list[Row]] = {job: [] for job in scores}
+
+    def add(scored: _Scored) -> None:
+        terms = {job: scored.terms(own) for job, own in scores.items()}
+        for job, rows in _measure_rows(terms, scored).items():
+            by_job[job] += rows
+
     for name, measure in measures_of(first).items():
         resampled = sequence_weights if measure.of_sequences else weights
-        terms = {job: scored.arrays[f"terms/{name}"] for job, scored in scores.items()}
-        space = name.partition("/")[0]
-        for job, rows in _measure_rows(terms, measure, resampled, space=space).items():
-            by_job[job] += rows
+        add(_Scored(measure, f"terms/{name}", resampled, name.partition("/")[0]))
     for job in scores:
         by_job[job] += _rates(job, scores)
-    for found in (_rollouts(scores), _windows(scores), _free_runs(scores)):
-        for job, rows in found.items():
-            by_job[job] += rows
-    for job, card in scores.items():
-        by_job[job] += _insights(job, card)
-    truth = _sampling_rows(first, next(iter(scores)))
-    return [*(row for rows in by_job.values() for row in rows), *truth], method
+    for scored in (*_rollouts(first), *_free_runs(first, "terms")):
+        add(scored)
+    for job, own in scores.items():
+        by_job[job] += _insights(job, own)
+    rows = [row for rows in by_job.values() for row in rows]
+    truth = replace(next(iter(scores)), candidate=TRUTH)
+    for scored in _free_runs(first, "sampling"):
+        (found,) = _measure_rows({truth: scored.terms(first)}, scored).values()
+        rows += [row | {"against_best": None} for row in found]
+    return rows, method
+
+
+def _rollouts(first: Scores) -> Iterator[_Scored]:
+    """Scores of rollouts: at some lead times, over all of them, and as a whole."""
+    if "rollout" not in first.card:
+        return
+    facts = first.card["rollout"]
+    weights, _ = _start_weights(first, "rollout", facts["steps"])
+    leads = LeadTimes(**spec_of(first))
+    for lead in (lead for lead in LEADS if lead <= facts["steps"]):
+        yield _Scored(leads, "rollout/terms", weights, prefix="rollout_", lead=lead)
+    if [vars_of(entry) for entry in Horizons().entries] == facts["summary"]:
+        yield _Scored(Horizons(), "rollout/horizon_terms", weights, prefix="rollout_")
+    if facts.get("windows"):
+        for name, measure in window_measures(leads.spec, facts["steps"]).items():
+            yield _Scored(measure, f"terms/{name}", weights, ROLLOUT)
+
+
+def _free_runs(first: Scores, terms: str) -> Iterator[_Scored]:
+    """Statistics of free runs, or of the true flow against itself."""
+    if "free_run" in first.card:
+        measure, (weights, _) = Statistics(**spec_of(first)), free_run_weights(first)
+        yield _Scored(measure, f"free_run/{terms}", weights, prefix="free_run_")
+
+
+def free_run_weights(scores: Scores) -> tuple[Tensor | None, str]:
+    """Return resamples of the free runs, and the method."""
+    return _start_weights(scores, "free_run", int(scores.arrays["free_run/frames"].max()))
+
+
+def _start_weights(scores: Scores, kind: str, span: int) -> tuple[Tensor | None, str]:
+    starts = (scores.arrays[f"{kind}/{name}"] for name in ("trajectory", "frame"))
+    return start_weights(scores.card, *starts, span=span)
 
 
 def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | None, str]:
@@ -136,44 +207,29 @@ def _stretches(scores: Scores) -> Tensor:
     return torch.cat((indices.new_zeros(1), breaks.long().cumsum(0)))
 
 
-@runtime_checkable
-class _Measured(Valued, Protocol):
-    """A measure of any kind: values of sums of terms, and what they are."""
-
-    @property
-    def entries(self) -> tuple[Entry, ...]: ...
-
-
-def _measure_rows(
-    terms: Mapping[Job, Tensor],
-    measure: _Measured,
-    weights: Tensor | None,
-    *,
-    space: str = "physical",
-    name: Callable[[Entry], dict[str, str]] = vars_of,
-) -> dict[Job, list[Row]]:
-    """Return the rows of all runs for one measure; ``name`` gives the entry that a row states."""
-    values = {job: measure.values(scored.sum(0)) for job, scored in terms.items()}
+def _measure_rows(terms: Mapping[Job, Tensor], scored: _Scored) -> dict[Job, list[Row]]:
+    """Return the rows of all runs for one measure."""
+    measure, weights = scored.measure, scored.weights
+    values = {job: measure.values(own.sum(0)) for job, own in terms.items()}
     resampled: dict[Job, Tensor] = {}
     if weights is not None:
-        resampled = {
-            job: resampled_values(measure, scored, weights) for job, scored in terms.items()
-        }
+        resampled = {job: resampled_values(measure, own, weights) for job, own in terms.items()}
     best = [_best(entry, index, values) for index, entry in enumerate(measure.entries)]
     fields = {seed: _field(terms, seed) for seed in {job.seed for job in terms}}
     rows: dict[Job, list[Row]] = {}
-    for job, scored in values.items():
-        low = high = torch.full_like(scored, math.nan)
-        marks: list[str | None] = [None] * len(scored)
+    for job, found in values.items():
+        low = high = torch.full_like(found, math.nan)
+        marks: list[str | None] = [None] * len(found)
         if resampled:
-            low, high = holding(scored, *ends(resampled[job], LEVEL))
+            low, high = holding(found, *ends(resampled[job], LEVEL))
             rivals = [fields[job.seed].get(model, job) for model in best]
             others = [resampled[rival][:, index] for index, rival in enumerate(rivals)]
             marks = _marks(job, best, resampled[job] - torch.stack(others, dim=1))
-        columns = zip(measure.entries, scored, low, high, marks, strict=True)
+        columns = zip(measure.entries, found, low, high, marks, strict=True)
         rows[job] = [
-            make_row(job, name(entry), value, span=(least, most), space=space, mark=mark)
+            make_row(job, scored.labels(entry), value, (least, most), scored.space, mark)
             for entry, value, least, most, mark in columns
+            if scored.lead is None or entry.component == ALL
         ]
     return rows
 
@@ -208,7 +264,6 @@ def make_row(
     job: Job,
     entry: Mapping[str, str],
     value: Any,
-    *,
     span: tuple[Any, Any] = (math.nan, math.nan),
     space: str = "physical",
     mark: str | None = None,
@@ -257,87 +312,6 @@ def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Row]:
         make_row(job, {"metric": metric, **plain}, torch.stack(rates).mean())
         for metric, rates in shares.items()
     ]
-
-
-def _rollouts(scores: Mapping[Job, Scores]) -> dict[Job, list[Row]]:
-    """Return scores of rollouts: at some lead times, and over all of them."""
-    scores = {job: scored for job, scored in scores.items() if "rollout" in scored.card}
-    rows: dict[Job, list[Row]] = {job: [] for job in scores}
-    if not scores:
-        return rows
-    first = next(iter(scores.values()))
-    weights, _ = _start_weights(first, "rollout", first.card["rollout"]["steps"])
-    measure = LeadTimes(**spec_of(first))
-    for lead in (lead for lead in LEADS if lead <= first.card["rollout"]["steps"]):
-        terms = {job: scored.arrays["rollout/terms"][:, lead - 1] for job, scored in scores.items()}
-
-        def at_lead(entry: Entry, lead: int = lead) -> dict[str, str]:
-            return {**_prefixed("rollout", entry), "component": f"lead {lead}"}
-
-        for job, found in _measure_rows(terms, measure, weights, name=at_lead).items():
-            pairs = zip(measure.entries, found, strict=True)
-            rows[job] += [row for entry, row in pairs if entry.component == ALL]
-    horizons, stated = Horizons(), first.card["rollout"]["summary"]
-    if [vars_of(entry) for entry in horizons.entries] == stated:
-        terms = {job: scored.arrays["rollout/horizon_terms"] for job, scored in scores.items()}
-        named = partial(_prefixed, "rollout")
-        for job, found in _measure_rows(terms, horizons, weights, name=named).items():
-            rows[job] += found
-    return rows
-
-
-def _windows(scores: Mapping[Job, Scores]) -> dict[Job, list[Row]]:
-    """Return scores of rollouts as a whole, in the space ``rollout``."""
-    scores = {j: s for j, s in scores.items() if s.card.get("rollout", {}).get("windows")}
-    rows: dict[Job, list[Row]] = {job: [] for job in scores}
-    if not scores:
-        return rows
-    first = next(iter(scores.values()))
-    steps = first.card["rollout"]["steps"]
-    weights, _ = _start_weights(first, "rollout", steps)
-    for name, measure in window_measures(spec_of(first)["spec"], steps).items():
-        terms = {job: scored.arrays[f"terms/{name}"] for job, scored in scores.items()}
-        for job, found in _measure_rows(terms, measure, weights, space=ROLLOUT).items():
-            rows[job] += found
-    return rows
-
-
-def _free_runs(scores: Mapping[Job, Scores]) -> dict[Job, list[Row]]:
-    """Return the statistics of free runs."""
-    scores = {job: scored for job, scored in scores.items() if "free_run" in scored.card}
-    if not scores:
-        return {}
-    first = next(iter(scores.values()))
-    weights, _ = free_run_weights(first)
-    terms = {job: scored.arrays["free_run/terms"] for job, scored in scores.items()}
-    named = partial(_prefixed, "free_run")
-    return _measure_rows(terms, Statistics(**spec_of(first)), weights, name=named)
-
-
-def _sampling_rows(scores: Scores, job: Job) -> list[Row]:
-    """Return the statistics of the true flow against itself, as rows of the model ``truth``."""
-    if "free_run" not in scores.card:
-        return []
-    weights, _ = free_run_weights(scores)
-    truth = Job(job.data, TRUTH, job.seed)
-    terms = {truth: scores.arrays["free_run/sampling"]}
-    named = partial(_prefixed, "free_run")
-    (rows,) = _measure_rows(terms, Statistics(**spec_of(scores)), weights, name=named).values()
-    return [row | {"against_best": None} for row in rows]
-
-
-def free_run_weights(scores: Scores) -> tuple[Tensor | None, str]:
-    """Return resamples of the free runs, and the method."""
-    return _start_weights(scores, "free_run", int(scores.arrays["free_run/frames"].max()))
-
-
-def _start_weights(scores: Scores, kind: str, span: int) -> tuple[Tensor | None, str]:
-    starts = (scores.arrays[f"{kind}/{name}"] for name in ("trajectory", "frame"))
-    return start_weights(scores.card, *starts, span=span)
-
-
-def _prefixed(kind: str, entry: Entry) -> dict[str, str]:
-    return {**vars_of(entry), "metric": f"{kind}_{entry.metric}"}
 
 
 def _insights(job: Job, scores: Scores) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.dataset import Samples
@@ -51,27 +51,13 @@ class IntervalLeads:
         return torch.cat((ratio(inside, count), whole, ratio(score, count)), dim=-1)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class IntervalScores:
-    """Terms of all starts."""
-
-    measure: IntervalLeads
-    terms: Float[Tensor, "start lead k"]
-    level: float
-    """Nominal, of the coverage."""
-    trajectories: Int[Tensor, " start"]
-    frames: Int[Tensor, " start"]
-
-
 def score_intervals(
     calibrated: CalibratedPredictor, samples: Samples, numbers: Sequence[int]
-) -> IntervalScores:
+) -> tuple[float, dict[str, Tensor]]:
     """Roll out with intervals from each start to the end of its window, and score every frame.
 
-    Args:
-        calibrated: Of the channels of the samples; its calibrated lead times cover their horizon.
-        samples: Windows of at least the predictor's history.
-        numbers: Samples to start from.
+    The calibrated lead times cover the horizon of the samples. Returns the nominal level of the
+    coverage, and ``terms`` (start, lead, k), ``trajectory`` and ``frame`` of each start.
     """
     found = calibrated.calibration
     levels = [level for level in LEVELS if level <= found.highest_level]
@@ -84,13 +70,11 @@ def score_intervals(
     starts = [samples.locate(number) for number in numbers]
     with collecting():
         rows = [_terms(calibrated, samples, start, levels, quantiles) for start in starts]
-    return IntervalScores(
-        measure=IntervalLeads(spec=calibrated.predictor.spec),
-        terms=torch.stack(rows),
-        level=levels[-1],
-        trajectories=torch.tensor([index for index, _ in starts]),
-        frames=torch.tensor([frame for _, frame in starts]),
-    )
+    return levels[-1], {
+        "terms": torch.stack(rows),
+        "trajectory": torch.tensor([index for index, _ in starts]),
+        "frame": torch.tensor([frame for _, frame in starts]),
+    }
 
 
 def _terms(

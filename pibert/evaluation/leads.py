@@ -21,10 +21,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from pibert.evaluation.measure import ALL, Entry, channel_scales, common_unit, ratio
+from pibert.evaluation.measure import ALL, Entry, Frames, channel_scales, common_unit, ratio
 from pibert.evaluation.scales import log_spectral_error, num_rings, radial_spectrum
 from pibert.evaluation.temporal import correlation_time
 from pibert.fields import FieldSpec, Normalizer, Trajectory
@@ -44,8 +44,8 @@ _LATTICE = 8
 
 CORRELATED = 0.5
 """Correlation with the truth below which a rollout no longer follows it."""
-
-Fields = Float[Tensor, "b t c y x"]
+STABLE = 0.5
+"""Squared error over the variance of the truth above which a rollout is no longer useful."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -113,54 +113,30 @@ class LeadTimes:
         drift = Entry(metric="spectral_drift", component=ALL)
         return (*each, drift, Entry(metric="diverged", component=ALL))
 
-    def terms(
-        self,
-        prediction: Fields | None,
-        truth: Fields,
-        last: Float[Tensor, "b c y x"],
-        known: Bool[Tensor, "b t y x"],
-        climates: list[Climate],
-    ) -> Float[Tensor, "b t k"]:
-        """A row for every start and lead time.
-
-        Args:
-            prediction: None where the rollout has diverged.
-            truth: Finite also where it is not known.
-            last: The newest frame at the start, finite.
-            known: Where the truth is known.
-            climates: Of the trajectory of every start.
-        """
+    def terms(self, frames: Frames, climate: Climate) -> Float[Tensor, "t k"]:
+        """A row for every lead time of a rollout; NaN predictions are of one that diverged."""
         mean, variance = (
-            torch.stack([getattr(climate, name) for climate in climates]).to(truth.device)[:, None]
-            for name in ("mean", "variance")
+            value.to(frames.truth.device) for value in (climate.mean, climate.variance)
         )
-
-        def total(values: Tensor) -> Tensor:
-            return torch.where(known[:, :, None], values, 0.0).sum((-2, -1))
-
-        y, start = truth.double(), last.double()[:, None]
+        y, known, gone = frames.truth.double(), frames.known, frames.prediction.isnan()
+        start = frames.last.double()
         # The mean replaces a diverged prediction: it does not fluctuate. Errors become infinite.
-        q = mean.expand_as(y) if prediction is None else prediction.double()
-        sums = (
-            total((q - y).square()),
-            total(y.square()),
-            total((start - y).square()),
-            total((q - mean) * (y - mean)),
-            total((q - mean).square()),
-            total((y - mean).square()),
-            total(variance.expand_as(y)),
+        q = torch.where(gone, mean, frames.prediction.double())
+        products = (
+            (q - y).square(),
+            y.square(),
+            (start - y).square(),
+            (q - mean) * (y - mean),
+            (q - mean).square(),
+            (y - mean).square(),
+            variance.expand_as(y),
         )
-        spectra = [self._spectrum(f, known) for f in (q, y)]
-        marks = torch.ones(*y.shape[:2], _MARKS, dtype=torch.float64, device=y.device)
-        marks[..., 1] = float(prediction is None)
-        marks[..., 2] = known.sum((-2, -1))
-        return torch.cat((marks, torch.stack(sums, -1).flatten(2), *spectra), dim=-1)
-
-    def _spectrum(self, fields: Tensor, known: Tensor) -> Float[Tensor, "b t ring"]:
-        scales = torch.tensor(self.scales, dtype=fields.dtype, device=fields.device)
-        plain = (fields / scales[:, None, None]).flatten(0, 1)
-        spectrum = radial_spectrum(plain, known.flatten(0, 1), self.spec.grid)
-        return spectrum.unflatten(0, fields.shape[:2])
+        sums = [torch.where(known[:, None], values, 0.0).sum((-2, -1)) for values in products]
+        scales = torch.tensor(self.scales, dtype=y.dtype, device=y.device)[:, None, None]
+        spectra = [radial_spectrum(f / scales, known, self.spec.grid) for f in (q, y)]
+        lost = gone.flatten(1).any(1).double()
+        marks = torch.stack((torch.ones_like(lost), lost, known.sum((-2, -1)).double()), dim=1)
+        return torch.cat((marks, torch.stack(sums, -1).flatten(1), *spectra), dim=-1)
 
     def totals(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch component term"]:
         """The sums of every channel, and of all together."""
@@ -190,8 +166,8 @@ class LeadTimes:
 class Horizons:
     """Measures of whole rollouts, all channels together.
 
-    - stable_horizon: frames until the fluctuation_nmse of a start first exceeds the threshold, or
-      until it diverges; mean over starts. A start that never does counts with all its frames, so
+    - stable_horizon: frames until the fluctuation_nmse of a start first exceeds 0.5, or until it
+      diverges; mean over starts. A start that never does counts with all its frames, so
       the mean is a lower bound where stable_to_end is not 0;
     - stable_to_end: share of such starts;
     - correlation_time: of the truth, mean over starts, for comparison;
@@ -202,8 +178,6 @@ class Horizons:
     - nrmse: |q - y| / |y| of single frames, mean over starts, geometric mean over lead
       times; the measure of APEBench.
     """
-
-    threshold: float = 0.5
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -216,14 +190,6 @@ class Horizons:
             Entry(metric="correlated_horizon", component=ALL, unit="frames", better="higher"),
         )
 
-    def stable_frames(
-        self, measure: LeadTimes, terms: Float[Tensor, "start lead k"]
-    ) -> Int[Tensor, " start"]:
-        """Frames of every start before the first bad one."""
-        pooled = measure.totals(terms)[..., -1, :]  # (start, lead, term)
-        bad = (pooled[..., 0] > self.threshold * pooled[..., -1]) | (terms[..., 1] > 0)
-        return (bad.cumsum(1) == 0).sum(1)
-
     def terms(
         self,
         measure: LeadTimes,
@@ -231,19 +197,23 @@ class Horizons:
         climates: list[Climate],
     ) -> Float[Tensor, "start k2"]:
         """A row for every start, from the terms of its lead times."""
-        stable = self.stable_frames(measure, lead_terms)
+        gone = lead_terms[..., 1] > 0
+        pooled = measure.totals(lead_terms)[..., -1, :].unbind(-1)  # each (start, lead)
+        error, energy, _, cross, predicted, true, spread = pooled
+
+        def frames_until(bad: Tensor) -> Tensor:
+            return ((bad | gone).cumsum(1) == 0).sum(1).double()
+
+        stable = frames_until(error > STABLE * spread)
+        correlated = frames_until(~(cross > CORRELATED * (predicted * true).sqrt()))
+        ended = (stable == lead_terms.shape[1]).double()
         memories = [climate.memory for climate in climates]
         memory = torch.tensor([0.0 if m is None else m for m in memories], dtype=torch.float64)
         known = torch.tensor([m is not None for m in memories]).double()
-        ended = (stable == lead_terms.shape[1]).double()
-        error, energy = measure.totals(lead_terms)[..., -1, :2].unbind(-1)
-        error = torch.where(lead_terms[..., 1] > 0, math.inf, error)
+        error = torch.where(gone, math.inf, error)
         each = ratio(error, energy).sqrt()
         whole = ratio(error.sum(1), energy.sum(1)).sqrt()
-        cross, predicted, true = measure.totals(lead_terms)[..., -1, 3:6].unbind(-1)
-        lost = ~(cross > CORRELATED * (predicted * true).sqrt()) | (lead_terms[..., 1] > 0)
-        correlated = (lost.cumsum(1) == 0).sum(1).double()
-        head = (torch.ones_like(memory), stable.double(), ended, memory, known, whole)
+        head = (torch.ones_like(memory), stable, ended, memory, known, whole)
         return torch.cat((torch.stack(head, dim=1), each, correlated[:, None]), dim=1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:

@@ -17,13 +17,14 @@ from pibert.data.splits import Segment
 from pibert.evaluation import by_flow
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.insight import insight
-from pibert.evaluation.interval_scores import score_intervals
-from pibert.evaluation.intervals import interval
+from pibert.evaluation.interval_scores import IntervalLeads, score_intervals
+from pibert.evaluation.intervals import Valued, interval
+from pibert.evaluation.leads import Horizons, LeadTimes
+from pibert.evaluation.measures import window_measures
 from pibert.evaluation.rollouts import (
     longest_free_run,
     score_free_runs,
     score_rollouts,
-    score_windows,
     spread_starts,
 )
 from pibert.evaluation.scores import (
@@ -37,7 +38,7 @@ from pibert.evaluation.scores import (
     start_weights,
 )
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
-from pibert.evaluation.statistics import LEAST_FRAMES
+from pibert.evaluation.statistics import LEAST_FRAMES, Statistics
 from pibert.experiments.flows import IDENTITIES, Flows
 from pibert.experiments.held_out import check_fields, flows_to_score
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
@@ -326,48 +327,56 @@ def refuse_short_flows(name: str, flows: Flows, history: int, rollout: RolloutPl
         ) from None
 
 
+Part = tuple[dict[str, Any], dict[str, torch.Tensor]]
+"""Facts for the card of the scores, and arrays."""
+
+
 def _rollouts(
     predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int, card: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+) -> Part:
     """Score rollouts, from the same true frames whatever the history of the model."""
     window = Window(history=history, horizon=plan.steps)
     samples = _samples(predictor, flows.split.test, flows, window)
     numbers = spread_starts(samples, plan.starts)
-    scores = score_rollouts(predictor, samples, numbers)
-    weights, method = start_weights(card, scores.trajectories, scores.frames, span=plan.steps)
-    arrays = {
-        "rollout/terms": scores.terms,
-        "rollout/horizon_terms": scores.horizon_terms,
-        "rollout/trajectory": scores.trajectories,
-        "rollout/frame": scores.frames,
-        "rollout/stable": scores.stable,
-        "rollout/diverged": scores.diverged,
-        "rollout/curves": scores.curves(),
-        "rollout/summary": scores.summary(),
-    }
-    if weights is not None:
-        span = interval(scores.measure, scores.terms, weights, level=LEVEL)
-        arrays |= {"rollout/low": span.low, "rollout/high": span.high}
+    found = score_rollouts(predictor, samples, numbers, windows=plan.windows)
+    measure = LeadTimes(spec=predictor.spec, normalizer=predictor.normalizer)
+    method, ends = _intervals(measure, found, card, plan.steps)
     facts: dict[str, Any] = {
         "steps": plan.steps,
-        "starts": len(scores.frames),
+        "starts": len(numbers),
         "intervals": method,
-        "entries": [vars_of(entry) for entry in scores.measure.entries],
-        "summary": [vars_of(entry) for entry in scores.horizons.entries],
+        "entries": [vars_of(entry) for entry in measure.entries],
+        "summary": [vars_of(entry) for entry in Horizons().entries],
     }
+    whole = window_measures(predictor.spec, plan.steps) if plan.windows else {}
+    arrays = {f"terms/{name}": found.pop(name) for name in whole}
     if plan.windows:
-        measures, terms = score_windows(predictor, samples, numbers)
-        arrays |= {f"terms/{name}": rows for name, rows in terms.items()}
         facts["windows"] = {
-            measure.name: {
-                f"{entry.metric} {entry.component}": value
-                for entry, value in zip(
-                    measure.entries, _plain(measure.values(terms[name].sum(0))), strict=True
+            own.name: dict(
+                zip(
+                    (f"{entry.metric} {entry.component}" for entry in own.entries),
+                    _plain(own.values(arrays[f"terms/{name}"].sum(0))),
+                    strict=True,
                 )
-            }
-            for name, measure in measures.items()
+            )
+            for name, own in whole.items()
         }
-    return facts, arrays
+    return facts, arrays | _named("rollout", found | ends)
+
+
+def _named(kind: str, arrays: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"{kind}/{name}": value for name, value in arrays.items()}
+
+
+def _intervals(
+    measure: Valued, found: Mapping[str, torch.Tensor], card: Mapping[str, Any], span: int
+) -> tuple[str, dict[str, torch.Tensor]]:
+    """Return the method and both ends of the intervals of scored starts; no ends: too few."""
+    weights, method = start_weights(card, found["trajectory"], found["frame"], span=span)
+    if weights is None:
+        return method, {}
+    ends = interval(measure, found["terms"], weights, level=LEVEL)
+    return method, {"low": ends.low, "high": ends.high}
 
 
 def _has_fresh_calibration(folder: Path, flows: Flows) -> bool:
@@ -386,27 +395,24 @@ def _has_fresh_calibration(folder: Path, flows: Flows) -> bool:
 
 def _interval_scores(
     folder: Path, flows: Flows, plan: RolloutPlan, history: int, card: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+) -> Part:
     """Score the prediction intervals of rollouts, as far as lead times are calibrated."""
     calibrated = load_calibrated(folder)
     steps = min(plan.steps, calibrated.calibration.leads)
     window = Window(history=max(history, calibrated.predictor.history), horizon=steps)
     samples = _samples(calibrated.predictor, flows.split.test, flows, window)
-    scores = score_intervals(calibrated, samples, spread_starts(samples, plan.starts))
-    weights, method = start_weights(card, scores.trajectories, scores.frames, span=steps)
-    curves = scores.measure.values(scores.terms.sum(0))
+    level, found = score_intervals(calibrated, samples, spread_starts(samples, plan.starts))
+    measure = IntervalLeads(spec=calibrated.predictor.spec)
+    method, ends = _intervals(measure, found, card, steps)
+    curves = measure.values(found["terms"].sum(0))
     facts = {
-        "level": scores.level,
+        "level": level,
         "steps": steps,
-        "entries": [vars_of(entry) for entry in scores.measure.entries],
+        "entries": [vars_of(entry) for entry in measure.entries],
         "values": [_plain(row) for row in curves],
         "intervals": method,
     }
-    arrays = {"rollout_intervals/terms": scores.terms, "rollout_intervals/curves": curves}
-    if weights is not None:
-        span = interval(scores.measure, scores.terms, weights, level=LEVEL)
-        arrays |= {"rollout_intervals/low": span.low, "rollout_intervals/high": span.high}
-    return facts, arrays
+    return facts, _named("rollout_intervals", {"terms": found["terms"], "curves": curves, **ends})
 
 
 def _free_run_frames(plan: RolloutPlan, samples: Samples) -> int:
@@ -419,34 +425,22 @@ def _free_run_frames(plan: RolloutPlan, samples: Samples) -> int:
 
 def _free_runs(
     predictor: Predictor, samples: Samples, frames: int, starts: int, card: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+) -> Part:
     """Score free runs of the test flows: statistics, and the true flow's sampling error."""
-    runs = score_free_runs(predictor, samples, frames, starts)
-    weights, method = start_weights(
-        card, runs.trajectories, runs.starts, span=int(runs.frames.max())
-    )
+    found = score_free_runs(predictor, samples, frames, starts)
+    measure = Statistics(spec=predictor.spec, normalizer=predictor.normalizer)
     facts: dict[str, Any] = {
-        "frames": runs.frames.tolist(),
-        "survived": runs.survived.tolist(),
-        "entries": [vars_of(entry) for entry in runs.measure.entries],
-        "intervals": method,
+        "frames": found["frames"].tolist(),
+        "survived": measure.survived(found["terms"]).tolist(),
+        "entries": [vars_of(entry) for entry in measure.entries],
     }
-    for name, rows in (("values", runs.terms), ("sampling", runs.sampling)):
-        facts[name] = _plain(runs.measure.values(rows.sum(0)))
-        if weights is not None:
-            span = interval(runs.measure, rows, weights, level=LEVEL)
-            ends = zip(_plain(span.low), _plain(span.high), strict=True)
-            facts[f"{name}_intervals"] = [None if None in pair else list(pair) for pair in ends]
-    arrays = {
-        "free_run/terms": runs.terms,
-        "free_run/sampling": runs.sampling,
-        "free_run/trajectory": runs.trajectories,
-        "free_run/frame": runs.starts,
-        "free_run/frames": runs.frames,
-        "free_run/run": torch.tensor(runs.shown),
-        **{f"free_run/shown/{name}": value for name, value in runs.pictures.items()},
-    }
-    return facts, arrays
+    for name, rows in (("values", found["terms"]), ("sampling", found["sampling"])):
+        method, ends = _intervals(measure, found | {"terms": rows}, card, max(facts["frames"]))
+        facts |= {"intervals": method, name: _plain(measure.values(rows.sum(0)))}
+        if ends:
+            pairs = zip(_plain(ends["low"]), _plain(ends["high"]), strict=True)
+            facts[f"{name}_intervals"] = [None if None in pair else list(pair) for pair in pairs]
+    return facts, _named("free_run", found)
 
 
 def _plain(values: torch.Tensor) -> list[float | None]:

@@ -75,8 +75,9 @@ def test_coverage_of_a_calibrated_model_is_near_its_level(tmp_path: object) -> N
     )
     test = samples_of(flows(8, seed=3), Window(history=2, horizon=3))
     numbers = list(range(0, len(test), max(1, len(test) // 12)))
-    scored = score_intervals(CalibratedPredictor(predictor, found), test, numbers)
-    values = scored.measure.values(scored.terms.sum(0))
-    assert values.shape == (3, len(scored.measure.entries)) and scored.level == 0.9
-    coverage = values[:, [e.component for e in scored.measure.entries].index("all")]
+    level, scored = score_intervals(CalibratedPredictor(predictor, found), test, numbers)
+    measure = IntervalLeads(spec=predictor.spec)
+    values = measure.values(scored["terms"].sum(0))
+    assert values.shape == (3, len(measure.entries)) and level == 0.9
+    coverage = values[:, [e.component for e in measure.entries].index("all")]
     assert bool(((coverage > 0.75) & (coverage <= 1)).all())

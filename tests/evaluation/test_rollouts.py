@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from pibert.data.dataset import Samples, Window
-from pibert.evaluation.leads import climate_of
+from pibert.evaluation.leads import Horizons, LeadTimes, climate_of
 from pibert.evaluation.rollouts import score_free_runs, score_rollouts
+from pibert.evaluation.statistics import Statistics
 from pibert.fields import FieldSpec, Grid, Normalizer, Parameter, Trajectory
 from tests.helpers import refused
 
@@ -19,6 +20,7 @@ NORMALIZER = Normalizer((1.0, 0.0), (0.5, 2.0))
 SPEC = FieldSpec(
     grid=Grid(SHAPE, dx=0.3, dy=0.2), parameters=(Parameter(name="Re", scaling="log"),), dt=DT
 )
+MEASURE = Statistics(spec=SPEC, normalizer=NORMALIZER)
 
 
 def travelling(frames: int = 60, phase: float = 0.0, name: str = "a", **more: Any) -> Trajectory:
@@ -73,9 +75,9 @@ class Moves:
 
 
 def curves(scores: Any) -> dict[tuple[str, str], list[float]]:
-    found = scores.curves()
-    keys = [(entry.metric, entry.component) for entry in scores.measure.entries]
-    return {key: found[:, place].tolist() for place, key in enumerate(keys)}
+    entries = LeadTimes(spec=SPEC, normalizer=NORMALIZER).entries
+    keys = [(entry.metric, entry.component) for entry in entries]
+    return {key: scores["curves"][:, place].tolist() for place, key in enumerate(keys)}
 
 
 def test_values_are_those_of_loops_over_starts_and_points() -> None:
@@ -83,7 +85,7 @@ def test_values_are_those_of_loops_over_starts_and_points() -> None:
     one = travelling(valid=valid)
     two = travelling(phase=1.0, name="b")
     two = replace(two, states=two.read() * 2)
-    scores = score_rollouts(Moves(by=2, offset=0.1), samples_of(one, two), [3, 60], batch_size=2)
+    scores = score_rollouts(Moves(by=2, offset=0.1), samples_of(one, two), [3, 60])
     lead, found = 4, curves(scores)
     error = energy = cross = own = true = spread = 0.0
     count = 0
@@ -101,7 +103,7 @@ def test_values_are_those_of_loops_over_starts_and_points() -> None:
                 error, energy, count = error + (q - t) ** 2, energy + t**2, count + 1
                 cross, own = cross + (q - mean) * (t - mean), own + (q - mean) ** 2
                 true, spread = true + (t - mean) ** 2, spread + float(series.var(correction=0))
-    assert scores.trajectories.tolist() == [0, 1] and scores.frames.tolist() == [3, 6]
+    assert scores["trajectory"].tolist() == [0, 1] and scores["frame"].tolist() == [3, 6]
     assert found["nmse", "u"][lead - 1] == pytest.approx(error / energy)
     assert found["fluctuation_nmse", "u"][lead - 1] == pytest.approx(error / spread)
     assert found["correlation", "u"][lead - 1] == pytest.approx(cross / math.sqrt(own * true))
@@ -115,16 +117,14 @@ def test_the_stable_horizon_ends_with_the_first_bad_frame() -> None:
     offset = math.sqrt(0.5 * float(variance)) / 3.5
     samples = samples_of(trajectory)
     scores = score_rollouts(Moves(by=1, offset=offset), samples, [0, 7, 30])
-    assert scores.stable.tolist() == [3, 3, 3]
-    strict = score_rollouts(Moves(by=1, offset=offset), samples, [0], threshold=0.5 / 9)
-    assert strict.stable.tolist() == [1]
+    assert scores["stable"].tolist() == [3, 3, 3]
     summary = summary_of(scores)
     assert summary["stable_horizon"] == 3 and summary["stable_to_end"] == 0
 
 
 def summary_of(scores: Any) -> dict[str, float]:
-    names = [entry.metric for entry in scores.horizons.entries]
-    return dict(zip(names, scores.summary().tolist(), strict=True))
+    names = [entry.metric for entry in Horizons().entries]
+    return dict(zip(names, scores["summary"].tolist(), strict=True))
 
 
 def test_whole_rollouts_are_scored_as_in_the_published_benchmarks() -> None:
@@ -154,14 +154,14 @@ def test_whole_rollouts_are_scored_as_in_the_published_benchmarks() -> None:
 def test_values_beyond_the_range_of_their_type_count_as_diverged() -> None:
     samples = samples_of(travelling())
     scores = score_rollouts(Moves(offset=math.inf), samples, [0])
-    assert scores.diverged.tolist() == [1] and scores.stable.tolist() == [0]
+    assert scores["diverged"].tolist() == [1] and scores["stable"].tolist() == [0]
 
 
 def test_diverged_rollout_is_counted_and_does_not_affect_others() -> None:
     samples = samples_of(travelling())
     starts = [1, 12]  # the first value of u is below 3 at the one and above at the other
     scores = score_rollouts(Moves(by=1, fails=4), samples, starts)
-    assert scores.diverged.tolist() == [0, 4] and scores.stable.tolist() == [6, 3]
+    assert scores["diverged"].tolist() == [0, 4] and scores["stable"].tolist() == [6, 3]
     found = curves(scores)
     assert found["diverged", "all"] == [0, 0, 0, 0.5, 0.5, 0.5]
     assert max(found["nmse", "u"][:3]) < 1e-20
@@ -172,7 +172,7 @@ def test_diverged_rollout_is_counted_and_does_not_affect_others() -> None:
     # One start is perfect and the other adds nothing but its truth: sqrt(1 / 2) of equal energies.
     assert found["correlation", "u"][3:] == pytest.approx([math.sqrt(0.5)] * 3, rel=0.05)
     alone = score_rollouts(Moves(by=1, fails=4), samples, starts[:1])
-    assert torch.allclose(scores.terms[0], alone.terms[0])
+    assert torch.allclose(scores["terms"][0], alone["terms"][0])
 
 
 def test_predictor_receives_history_parameters_and_mask() -> None:
@@ -205,7 +205,7 @@ def test_filled_points_are_input_but_not_scored() -> None:
     clean = travelling(filled=filled)
     wild = replace(clean, states=torch.where(filled[:, None], 1e3, clean.read()))
     found = [
-        score_rollouts(Moves(by=2), samples_of(trajectory), [0, 11]).terms
+        score_rollouts(Moves(by=2), samples_of(trajectory), [0, 11])["terms"]
         for trajectory in (clean, wild)
     ]
     assert torch.equal(found[0], found[1])
@@ -216,15 +216,15 @@ def test_filled_points_are_input_but_not_scored() -> None:
 
 
 def statistics(runs: Any) -> dict[str, float]:
-    values = runs.measure.values(runs.terms.sum(0))
-    return {e.metric: float(v) for e, v in zip(runs.measure.entries, values, strict=True)}
+    values = MEASURE.values(runs["terms"].sum(0))
+    return {e.metric: float(v) for e, v in zip(MEASURE.entries, values, strict=True)}
 
 
 def test_free_runs_begin_once_per_flow_and_continue_to_its_end() -> None:
     samples = samples_of(travelling(), travelling(41, phase=1.0, name="b"), steps=1)
     moves = Moves(by=1)
     runs = score_free_runs(moves, samples, frames=50)
-    assert runs.trajectories.tolist() == [0, 1] and runs.frames.tolist() == [50, 40]
+    assert runs["trajectory"].tolist() == [0, 1] and runs["frames"].tolist() == [50, 40]
     assert torch.equal(moves.seen[1]["fields"][0, 0], samples.trajectories[1].read()[0])
     found = statistics(runs)
     assert found["mean_error"] == pytest.approx(0, abs=1e-20) and found["diverged"] == 0
@@ -243,7 +243,7 @@ def test_diverged_free_run_does_not_affect_others() -> None:
     found = statistics(runs)
     assert found["diverged"] == 0.5 and found["survival"] == (30 + 59) / 2
     assert math.isinf(found["mean_error"])
-    alone = runs.measure.values(runs.terms[1])
+    alone = MEASURE.values(runs["terms"][1])
     assert float(alone[0]) == pytest.approx(0, abs=1e-20)
 
 
@@ -251,13 +251,13 @@ def test_long_flows_have_several_free_runs_that_do_not_overlap() -> None:
     flows = [travelling(121), travelling(61, phase=1.0, name="b")]
     samples = samples_of(*flows, steps=1)
     once = score_free_runs(Moves(by=1), samples, 30)
-    assert once.trajectories.tolist() == [0, 1] and once.starts.tolist() == [1, 1]
+    assert once["trajectory"].tolist() == [0, 1] and once["frame"].tolist() == [1, 1]
     runs = score_free_runs(Moves(by=1), samples, 30, 5)
-    assert runs.trajectories.tolist() == [0, 0, 0, 1, 1]
-    assert runs.starts.tolist() == [1, 31, 61, 1, 31] and set(runs.frames.tolist()) == {30}
-    assert torch.allclose(runs.terms[0], once.terms[0])
+    assert runs["trajectory"].tolist() == [0, 0, 0, 1, 1]
+    assert runs["frame"].tolist() == [1, 31, 61, 1, 31] and set(runs["frames"].tolist()) == {30}
+    assert torch.allclose(runs["terms"][0], once["terms"][0])
     every = score_free_runs(Moves(by=1), samples, 30, 100)
-    assert len(every.terms) == 4 + 2
+    assert len(every["terms"]) == 4 + 2
 
 
 def test_what_a_diverged_free_run_did_before_is_kept() -> None:
@@ -265,9 +265,12 @@ def test_what_a_diverged_free_run_did_before_is_kept() -> None:
     states[0, 0, 0, 0] = 3.5  # the mark at which the model blows up
     samples = samples_of(replace(travelling(121), states=states), steps=1)
     runs = score_free_runs(Moves(by=1, fails=31), samples, 60)
-    assert runs.survived.tolist() == [30]
-    shown = runs.pictures
-    assert int(shown["survived"]) == 30 and len(shown["series"]) == 60
+    shown = {name.removeprefix("shown/"): value for name, value in runs.items()}
+    assert (
+        MEASURE.survived(runs["terms"]).tolist() == [30]
+        and int(shown["survived"]) == 30
+        and len(shown["series"]) == 60
+    )
     assert bool(shown["series"][:30].isfinite().all()) and bool(shown["series"][30:].isnan().all())
     expected = samples.trajectories[0].read(slice(1, 61)).mean(0)
     assert torch.allclose(shown["true_mean"], expected.float(), atol=1e-5)

@@ -221,7 +221,8 @@ def measured(data: DatasetResults, column: Metric) -> Numbers | None:
     )
 
 
-class MetricTable(NamedTuple):
+@dataclass(frozen=True)
+class MetricTable:
     """A table whose columns are metrics of the records: called with results it gives a table."""
 
     name: str

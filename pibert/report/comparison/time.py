@@ -20,7 +20,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from pibert.evaluation.leads import Horizons
+from pibert.evaluation.leads import STABLE
 from pibert.report.comparison.fields import (
     VORTICITY,
     Picked,
@@ -354,7 +354,7 @@ def stable_horizon(data: DatasetResults) -> Plot | None:
         ax.axvline(memory, color="0.3", lw=0.9, ls=":", zorder=0)
         known = f" Dotted: correlation time of the flow, {memory:.3g} frames."
     caption = (
-        f"Frames until the squared error of a rollout exceeds {Horizons().threshold:g} times the "
+        f"Frames until the squared error of a rollout exceeds {STABLE:g} times the "
         f"variance in time, mean over starts. Rollouts end after {steps} frames (line), so bars "
         f"near it are lower bounds.{known}"
     )

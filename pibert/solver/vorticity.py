@@ -43,8 +43,8 @@ class VorticityRecipe(PeriodicRecipe):
     """Number of training trajectories, the first ones."""
     valid: NonNegativeInt
     """Number of validation trajectories, the next ones; the others are for testing."""
-    train_frames: int
-    """Frames of a training or validation trajectory."""
+    train_frames: Count | None = None
+    """Frames of a training or validation trajectory; None: as many as of the others."""
     refinement: Count = 1
     """Points of the simulation per stored point, along each axis."""
 
@@ -58,9 +58,9 @@ class VorticityRecipe(PeriodicRecipe):
                 f"expected at most {self.samples} training and validation trajectories, the number "
                 f"of samples, found {self.train} and {self.valid}"
             )
-        if not 2 <= self.train_frames <= self.frames:
+        if self.train_frames is not None and not 2 <= self.train_frames <= self.frames:
             raise ValueError(
-                f"train_frames must be from 2 to {self.frames}, found {self.train_frames}"
+                f"train_frames must be from 2 to {self.frames} (frames), found {self.train_frames}"
             )
 
     @property
@@ -103,9 +103,9 @@ class VorticityRecipe(PeriodicRecipe):
     ) -> Trajectory | Diverged:
         stored = states[..., :: self.refinement, :: self.refinement]
         finished = super()._finish(index, sample, stored)
-        if isinstance(finished, Diverged) or sample.local["split"] == "test":
-            return finished
         count = self.train_frames
+        if isinstance(finished, Diverged) or count is None or sample.local["split"] == "test":
+            return finished
         return replace(finished, states=stored[:count].clone(), time=finished.time[:count])
 
 
@@ -183,9 +183,7 @@ class NavierStokes(VorticityRecipe):
 
 
 KOLMOGOROV_PRESETS: dict[str, Recipe] = {
-    "demo": Kolmogorov(
-        samples=8, interval=0.1, warm_up=100, viscosity=0.01, train=5, valid=1, train_frames=21
-    ),
+    "demo": Kolmogorov(samples=8, interval=0.1, warm_up=100, viscosity=0.01, train=5, valid=1),
     # APEBench trains on 50 trajectories of 50 steps; 5 of them select the epoch here.
     "apebench": Kolmogorov(
         samples=80,
@@ -210,7 +208,6 @@ NAVIER_STOKES_PRESETS: dict[str, Recipe] = {
         viscosity=1e-4,
         train=5,
         valid=1,
-        train_frames=20,
         refinement=2,
     ),
     # 50 of the 1,000 training trajectories select the epoch here.
@@ -223,7 +220,6 @@ NAVIER_STOKES_PRESETS: dict[str, Recipe] = {
         viscosity=1e-5,
         train=950,
         valid=50,
-        train_frames=20,
         refinement=4,
     ),
 }

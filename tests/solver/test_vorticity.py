@@ -18,7 +18,7 @@ KOLMOGOROV = Kolmogorov(
     **BOX, shape=(20, 36), frames=5, train_frames=3, interval=0.1, viscosity=0.01, warm_up=3
 )
 NAVIER_STOKES = NavierStokes(
-    **BOX, shape=(16, 24), frames=4, train_frames=4, interval=1.0, viscosity=1e-3, refinement=2
+    **BOX, shape=(16, 24), frames=4, interval=1.0, viscosity=1e-3, refinement=2
 )
 
 
@@ -72,7 +72,7 @@ def test_the_first_vorticity_has_the_published_variance() -> None:
 
 
 def test_smaller_time_steps_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = replace(NAVIER_STOKES, viscosity=1e-5, frames=8, train_frames=8, shape=(32, 32))
+    recipe = replace(NAVIER_STOKES, viscosity=1e-5, frames=8, shape=(32, 32))
     (coarse,) = recipe.simulate([3])
     monkeypatch.setattr("pibert.physics.spectral.COURANT", 0.1)
     (fine,) = recipe.simulate([3])
@@ -84,7 +84,8 @@ def test_smaller_time_steps_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 def test_trajectories_state_their_split_and_have_its_length(recipe: VorticityRecipe) -> None:
     flows = [flow for flow in recipe.simulate([0, 2, 3]) if isinstance(flow, Trajectory)]
     assert [flow.local["split"] for flow in flows] == ["train", "valid", "test"]
-    lengths = [recipe.train_frames, recipe.train_frames, recipe.frames]
+    shorter = recipe.train_frames or recipe.frames
+    lengths = [shorter, shorter, recipe.frames]
     assert [flow.num_frames for flow in flows] == [len(flow.time) for flow in flows] == lengths
     assert all(flow.spec.grid.shape == recipe.shape for flow in flows)
     (alone,) = recipe.simulate([3])
@@ -92,7 +93,7 @@ def test_trajectories_state_their_split_and_have_its_length(recipe: VorticityRec
 
 
 def test_stored_points_are_those_of_the_simulation() -> None:
-    (stored,) = replace(NAVIER_STOKES, frames=2, train_frames=2).simulate([3])
+    (stored,) = replace(NAVIER_STOKES, frames=2).simulate([3])
     assert isinstance(stored, Trajectory)
     start = NAVIER_STOKES.draw(3).start[:, ::2, ::2]
     assert torch.equal(stored.read(slice(0, 1))[0], start.float())

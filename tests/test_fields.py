@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from pibert.fields import (
     Sides,
     Trajectory,
 )
+from tests.data.helpers import Lazy
 from tests.helpers import refused
 
 
@@ -193,21 +194,6 @@ def make_trajectory(**changes: Any) -> Trajectory:
         "spec": FieldSpec(grid=Grid((3, 5)), parameters=(Parameter(name="Re"),)),
     }
     return Trajectory(**(fields | changes))
-
-
-class Lazy:
-    """Frames that are computed when they are read."""
-
-    def __init__(self, frames: Tensor) -> None:
-        self.frames = frames
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.frames.shape)
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        chosen = self.frames[frames]
-        return chosen if channels is None else chosen[:, list(channels)]
 
 
 def test_a_trajectory_reads_the_same_from_memory_and_from_a_source() -> None:

@@ -1,5 +1,6 @@
 """Small trajectories that the data tests share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.readers.recordings import Recordings
-from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
+from pibert.fields import Batch, Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
 
 SHAPE = (5, 7)
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
@@ -77,3 +78,24 @@ def recorded(
     """Trajectories in memory as a reader would give them."""
     table = {trajectory.name: trajectory for trajectory in trajectories}
     return Recordings(kind=kind, path=path, names=tuple(table), load=table.__getitem__)
+
+
+class Lazy:
+    """Frames that are read on request, in the type of the source."""
+
+    def __init__(self, frames: Tensor) -> None:
+        self.frames = frames
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.frames.shape)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        chosen = self.frames[frames]
+        return chosen if channels is None else chosen[:, list(channels)]
+
+
+def assert_same_batch(found: Batch, wanted: Batch) -> None:
+    for name in ("x", "y", "parameters", "mask", "target_mask"):
+        a, b = getattr(found, name), getattr(wanted, name)
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True, msg=name)

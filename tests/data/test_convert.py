@@ -3,7 +3,6 @@
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,23 +21,7 @@ from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints
 from pibert.data.resample import Region
 from pibert.fields import Trajectory, read_mask
-from tests.data.helpers import SHAPE, SHARED, disc, make_trajectory, random_states, recorded
-
-
-class Lazy:
-    """States that are read when asked for, in the type of the source."""
-
-    def __init__(self, states: Tensor) -> None:
-        self.states, self.largest = states, 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.states.shape)
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        part = self.states[frames]
-        self.largest = max(self.largest, len(part))
-        return part if channels is None else part[:, list(channels)]
+from tests.data.helpers import SHAPE, Lazy, disc, make_trajectory, random_states, recorded
 
 
 def lazy_trajectory(states: Tensor, **changes: Any) -> Trajectory:
@@ -163,19 +146,6 @@ def test_units_are_converted_and_noted_once(tmp_path: Path) -> None:
     assert kept.length_unit == "mm" and kept.spec.units == ("mm/s", "mm/s") and notes == [note]
 
 
-def test_the_jet_is_converted_to_metres_if_its_velocity_has_a_unit(tmp_path: Path) -> None:
-    path = SHARED / "jet_piv_train.npz"
-    if not path.is_file():
-        pytest.skip("no ../shared/data/jet_piv_train.npz in this checkout")
-    stated = open_recordings(path, hints=Hints(unit="m/s"))
-    (copy,) = Reader(convert(stated, tmp_path / "a.h5", max_frames=2))
-    assert copy.length_unit == "m" and copy.spec.grid.dx == pytest.approx(1e-3 / 3, rel=1e-3)
-    assert copy.spec.grid.origin == pytest.approx((-0.000992, 0.009792), abs=1e-6)
-    torch.testing.assert_close(copy.read(), stated[0].read(slice(0, 2)).float())
-    (copy,) = Reader(convert(open_recordings(path), tmp_path / "b.h5", max_frames=2))
-    assert copy.length_unit == "mm" and copy.spec.grid.dx == pytest.approx(1 / 3, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("hints", "expected"), [({}, True), ({"unit": "m/s", "length_unit": "m"}, False)]
 )
@@ -232,16 +202,6 @@ def test_pivpy_finds_its_layout_and_flags(tmp_path: Path) -> None:
         codes = found.chc.transpose("t", "y", "x").values
     known, measured = original.known().numpy(), original.measured().numpy()
     np.testing.assert_array_equal(codes, np.where(known, np.where(measured, 1, 2), 0))
-
-
-def test_pivpy_itself_reads_vectors_and_flags(tmp_path: Path) -> None:
-    io = pytest.importorskip("pivpy.io")
-    original = stereo()
-    found = io.read_piv(convert(recorded(original), tmp_path / "piv.nc")).transpose("t", "y", "x")
-    known = original.known().numpy()
-    np.testing.assert_array_equal(found.chc.values > 0, known)
-    np.testing.assert_array_equal(found.u.values[known], original.read().numpy()[:, 0][known])
-    np.testing.assert_array_equal(found.t.values, original.time.numpy())
 
 
 def test_the_record_of_a_file_that_another_program_changed_is_ignored(tmp_path: Path) -> None:

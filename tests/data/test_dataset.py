@@ -12,8 +12,8 @@ from pibert.data.format import Reader, write
 from pibert.data.normalize import fit_normalizer, fit_parameters
 from pibert.data.resample import represent
 from pibert.data.splits import Segment, Shares, split_in_time, split_trajectories
-from pibert.fields import Batch, Normalizer, Trajectory
-from tests.data.helpers import disc, make_trajectory, random_states
+from pibert.fields import Normalizer, Trajectory
+from tests.data.helpers import assert_same_batch, disc, make_trajectory, random_states
 
 PLAIN = Normalizer.identity(2)
 
@@ -77,14 +77,6 @@ def test_a_strict_split_shares_no_frame_and_keeps_its_distance() -> None:
             assert distance == 4 if j == i + 1 else distance > 4
 
 
-def test_an_index_of_single_pairs_is_a_list_of_segments() -> None:
-    data = [numbered("a", 30, 0), numbered("b", 30, 100)]
-    index = [(1, 10), (0, 20), (1, 0)]
-    segments = [Segment(t, start, start + 2) for t, start in index]
-    samples = Samples(data, segments, window=Window(), normalizer=PLAIN)
-    assert frame_numbers(samples) == [[110, 111], [20, 21], [100, 101]]
-
-
 def test_a_sample_is_standardised_and_unknown_points_are_zero() -> None:
     valid = torch.rand(6, 5, 7, generator=torch.Generator().manual_seed(3)) > 0.2
     states = torch.where(valid[:, None], 3 + 2 * random_states(6, 2, 5, 7), math.nan)
@@ -134,13 +126,6 @@ def test_the_order_follows_from_seed_epoch_and_step() -> None:
     assert len(set(orders.values())) == 4
 
 
-def same(a: Batch, b: Batch) -> bool:
-    return all(
-        torch.allclose(getattr(a, name), getattr(b, name), rtol=0, atol=0, equal_nan=True)
-        for name in ("x", "y", "parameters", "mask", "target_mask")
-    )
-
-
 def test_worker_processes_give_the_same_batches_from_a_file(tmp_path: Path) -> None:
     stored = [make_trajectory(str(i), frames=8 + i, seed=i, re=100.0 * (i + 1)) for i in range(4)]
     write(tmp_path / "flow.h5", stored)
@@ -158,7 +143,8 @@ def test_worker_processes_give_the_same_batches_from_a_file(tmp_path: Path) -> N
         found = list(loader)
         wanted = [in_memory.batch(indices) for indices in order]
         assert len(found) == len(wanted) == len(order)
-        assert all(same(a, b) for a, b in zip(found, wanted, strict=True))
+        for a, b in zip(found, wanted, strict=True):
+            assert_same_batch(a, b)
     data[0].read()
 
 

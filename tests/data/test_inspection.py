@@ -372,16 +372,6 @@ def test_simulated_flows_have_no_findings(tmp_path: Path, case: str) -> None:
     assert inspect(open_recordings(path)).problems == ()
 
 
-@needs_shared
-def test_the_jet_lacks_a_unit_until_it_is_given() -> None:
-    path = SHARED / "jet_piv_train.npz"
-    found = inspect(open_recordings(path)).problems
-    assert [p.topic for p in found if p.serious] == ["unit missing"]
-    assert found[0].seen == "velocity unit unknown while lengths are mm"
-    found = inspect(open_recordings(path, hints=Hints(unit="m/s"))).problems
-    assert not any(problem.serious for problem in found)
-
-
 def test_the_remedy_for_flipped_rows_mends_them(tmp_path: Path) -> None:
     for turn, flip in (("rows", "y"), ("v", "v")):
         write(tmp_path / f"{flip}.h5", [flow(TURNS[turn](vortices()))])

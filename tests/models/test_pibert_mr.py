@@ -124,17 +124,6 @@ def test_deeper_levels_share_weights() -> None:
     assert not torch.allclose(few(x := draw(1, 2, 32, 32)), many(x))
 
 
-def test_unknown_points_do_not_matter_and_differ_from_zeros() -> None:
-    model = make()
-    x, mask = draw(2, 2, 12, 20), torch.ones(2, 12, 20, dtype=torch.bool)
-    mask[:, 4:7, 5:9] = False
-    hidden = torch.where(mask[:, None], x, 7.0)
-    assert torch.equal(model(hidden, None, mask), model(x, None, mask))
-    zeros = torch.where(mask[:, None], x, 0.0)
-    assert not torch.allclose(model(zeros), model(x, None, mask))
-    assert model.consistency(x, None, mask).shape == (2,)
-
-
 def test_equation_terms_of_a_linear_flow_are_exact() -> None:
     spec = tiny_spec((10, 14))
     terms = EquationTerms(spec).double()

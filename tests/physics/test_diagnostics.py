@@ -104,18 +104,6 @@ def test_diffusion_and_exchange_conserve_the_total() -> None:
     torch.testing.assert_close(gained, moved.flatten())
 
 
-def test_no_flux_sides_conserve_and_a_growing_front_does_not() -> None:
-    n = 20
-    grid = Grid((5, n), 0.1, 0.3, origin=(0.05, 0.0))
-    t = torch.linspace(0, 1, 4, dtype=torch.float64)
-    x, _ = grid.coordinates(torch.float64)
-    k = math.pi * 3 / (n * grid.dx)
-    mode = 2 + torch.exp(-(k**2) * t)[:, None, None] * torch.cos(k * x)
-    assert species_conservation([mode], grid).abs().max() < 1e-13
-    front = exact.fisher_front(grid, t, 0.01, 2.0, start=0.3)
-    assert species_conservation([front], grid)[-1] > 0.5
-
-
 def test_cells_in_the_body_do_not_count() -> None:
     body = torch.zeros(4, 5, dtype=torch.bool)
     body[1, 2] = True

@@ -83,17 +83,6 @@ def test_vtk_images_hold_vectors_and_scalars_at_their_points(tmp_path: Path) -> 
         assert not arrays["valid"][4, 6] and arrays["valid"].sum() == KNOWN.sum() - 1
 
 
-def test_our_readers_read_the_files_back(tmp_path: Path) -> None:
-    for name in ("flow.pvd", "flow.nc"):
-        written(tmp_path / name, gap=True)
-        found = open_recordings(tmp_path / name)[0]
-        assert found.spec.channels == ("u", "v", "p")
-        assert found.spec.grid.origin == pytest.approx((-1.0, 2.0))
-        known = block(0, FRAMES, gap=True).known
-        assert torch.equal(found.known() & found.read().isfinite().all(1), known)
-        assert torch.equal(found.read().movedim(1, -1)[known], fields(FRAMES).movedim(1, -1)[known])
-
-
 def numbers(text: str | None) -> list[int]:
     return [int(number) for number in (text or "").split()]
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pibert.fields import FieldSpec
 from pibert.models.baselines.deeponet2d import DeepONet2d, DeepONet2dConfig
 from tests.helpers import refused, tiny_spec
+from tests.physics.helpers import noise
 
 SMALL: dict[str, Any] = {
     "rank": 3,
@@ -27,13 +27,8 @@ def make(spec: FieldSpec | None = None, seed: int = 0, **options: Any) -> DeepON
     return model.double()
 
 
-def fields(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
 def test_the_output_is_a_sum_of_products_and_an_offset() -> None:
-    model, x = make(residual=False), fields(2, 2, 12, 20)
+    model, x = make(residual=False), noise(2, 2, 12, 20)
     coefficients = model.branch(model.convolutions(x).flatten(1)).view(2, 2, 3)
     for row, column in ((0, 0), (4, 17), (11, 19)):
         point = torch.tensor([2 * (column + 0.5) / 20 - 1, 2 * (row + 0.5) / 12 - 1]).double()
@@ -45,4 +40,4 @@ def test_the_output_is_a_sum_of_products_and_an_offset() -> None:
 def test_other_grids_than_that_of_the_spec_are_refused() -> None:
     # The same number of points and features: no shape is wrong.
     with refused("12 x 20", "20 x 12"):
-        make()(fields(1, 2, 20, 12))
+        make()(noise(1, 2, 20, 12))

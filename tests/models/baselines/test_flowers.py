@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pibert.fields import Boundary, Grid, Sides
 from pibert.models.baselines.flowers import Warp
 from tests.helpers import assert_close, tiny_model, tiny_spec
+from tests.physics.helpers import noise
 
 PERIODIC = Sides(*[Boundary.PERIODIC] * 4)
 
@@ -26,12 +26,8 @@ def moving(shift: tuple[float, float], grid: Grid, heads: int = 2) -> Any:
     return warp
 
 
-def draw(*size: int) -> Tensor:
-    return torch.randn(*size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
 def test_a_constant_displacement_moves_the_field_around_periodic_sides() -> None:
-    u, grid = draw(2, 4, 6, 9), Grid((6, 9), sides=PERIODIC)
+    u, grid = noise(2, 4, 6, 9), Grid((6, 9), sides=PERIODIC)
     for shift in ((0, 0), (2, 0), (0, 5), (-3, 7), (6, 9)):
         expected = u.roll((-shift[0], -shift[1]), (2, 3))
         assert_close(moving(shift, grid)(u), expected, rtol=1e-6)
@@ -40,7 +36,7 @@ def test_a_constant_displacement_moves_the_field_around_periodic_sides() -> None
 
 
 def test_beyond_other_sides_there_is_nothing() -> None:
-    u = draw(1, 4, 6, 9)
+    u = noise(1, 4, 6, 9)
     moved = moving((0, 2), Grid((6, 9)))(u)
     assert_close(moved[..., :7], u[..., 2:], rtol=1e-6)
     assert not moved[..., 7:].any()
@@ -51,7 +47,7 @@ def test_beyond_other_sides_there_is_nothing() -> None:
 
 
 def test_heads_have_their_own_displacement() -> None:
-    u, grid = draw(1, 4, 6, 9), Grid((6, 9), sides=PERIODIC)
+    u, grid = noise(1, 4, 6, 9), Grid((6, 9), sides=PERIODIC)
     warp = moving((0, 0), grid)
     with torch.no_grad():
         warp.displacement[2].bias[2] = 2 * 3 / 8  # the second head: three columns

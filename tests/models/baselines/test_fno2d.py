@@ -13,6 +13,7 @@ from pibert.models import count_parameters
 from pibert.models.baselines.fno2d import FNO2d, FNO2dConfig, SpectralConvolution
 from pibert.models.stepper import with_coordinates
 from tests.helpers import tiny_spec
+from tests.physics.helpers import noise
 
 SMALL: dict[str, Any] = {"width": 6, "modes": 3, "depth": 2, "head_width": 5}
 
@@ -23,11 +24,6 @@ def make(spec: FieldSpec | None = None, seed: int = 0, **options: Any) -> FNO2d:
     model = FNO2d(FNO2dConfig(**(SMALL | options)), spec or tiny_spec((12, 20))).double()
     torch.nn.init.normal_(model.read_out.weight)
     return model
-
-
-def fields(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def by_fft(layer: SpectralConvolution, z: Tensor) -> Tensor:
@@ -49,7 +45,7 @@ def test_the_spectral_product_is_that_of_the_fourier_transform(shape: tuple[int,
     """Also for grids with fewer modes than the layer, and at Nyquist."""
     torch.manual_seed(0)
     layer = SpectralConvolution(4, 3).double()
-    z = fields(2, 4, *shape)
+    z = noise(2, 4, *shape)
     assert torch.allclose(layer(z), by_fft(layer, z), atol=1e-12)
 
 
@@ -78,7 +74,7 @@ def test_twice_the_resolution_gives_the_same_function_of_a_band_limited_field() 
 def test_padding_is_zeros_of_the_latent_field_that_are_cropped() -> None:
     model, padded = make(residual=False), make(residual=False, padding=4)
     assert count_parameters(model) == count_parameters(padded)
-    x = fields(2, 2, 12, 20)
+    x = noise(2, 2, 12, 20)
     z = F.pad(padded.lift(with_coordinates(x)), (0, 4, 0, 4))
     z = F.gelu(padded.spectral[0](z) + padded.skips[0](z))
     z = (padded.spectral[1](z) + padded.skips[1](z))[..., :12, :20]

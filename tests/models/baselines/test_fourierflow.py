@@ -38,8 +38,8 @@ def random_branches(**changes: Any) -> DualBranch:
     return cast(DualBranch, randomise(cast(Any, make_branches(**changes))))
 
 
-def some_fields(seed: int = 0) -> Tensor:
-    return torch.randn(2, 2, *SHAPE, generator=torch.Generator().manual_seed(seed))
+def fields(b: int = 2, channels: int = 2, seed: int = 0) -> Tensor:
+    return torch.randn(b, channels, *SHAPE, generator=torch.Generator().manual_seed(seed))
 
 
 def test_the_gate_weighs_patch_values_of_both_branches_for_all_frames_together() -> None:
@@ -57,11 +57,11 @@ def test_the_state_that_is_kept_is_the_best_estimate_of_a_unit_normal() -> None:
     """E[z | z_s] = (1 - s) z_s / ((1 - s)^2 + s^2); without a number g, nothing is kept."""
     model = make_branches(generative=True)
     assert model.kept is not None
-    assert not model(some_fields(), S, some_fields(1), PARAMETERS)[0].any()
+    assert not model(fields(), S, fields(seed=1), PARAMETERS)[0].any()
     torch.nn.init.ones_(model.kept.bias)
-    found = model(some_fields(), S, some_fields(1), PARAMETERS)[0]
+    found = model(fields(), S, fields(seed=1), PARAMETERS)[0]
     slope = torch.tensor([0.5 / 0.5, 0.2 / 0.68])[:, None, None, None]
-    assert torch.allclose(found, slope * some_fields(), atol=1e-6)
+    assert torch.allclose(found, slope * fields(), atol=1e-6)
 
 
 def test_the_output_of_the_branches_is_weighted_by_the_remaining_spread() -> None:
@@ -71,9 +71,7 @@ def test_the_output_of_the_branches_is_weighted_by_the_remaining_spread() -> Non
     noisy.load_state_dict(plain.state_dict(), strict=False)
     for parameter in (*noisy.kept.parameters(), *noisy.added.parameters()):
         torch.nn.init.zeros_(parameter)
-    bare, weighted = (
-        model(some_fields(), S, some_fields(1), PARAMETERS)[0] for model in (plain, noisy)
-    )
+    bare, weighted = (model(fields(), S, fields(seed=1), PARAMETERS)[0] for model in (plain, noisy))
     left = torch.tensor([0.5 / 0.5**0.5, 0.8 / 0.68**0.5])[:, None, None, None]
     assert torch.allclose(weighted, left * bare, atol=1e-5)
 
@@ -179,10 +177,6 @@ def make(spec: FieldSpec | None = None, **changes: Any) -> FourierFlow:
 
 def random(spec: FieldSpec | None = None, **changes: Any) -> FourierFlow:
     return cast(FourierFlow, randomise(cast(Any, make(spec, **changes))).eval())
-
-
-def fields(b: int = 2, channels: int = 2, seed: int = 0) -> Tensor:
-    return torch.randn(b, channels, *SHAPE, generator=torch.Generator().manual_seed(seed))
 
 
 def test_a_sample_is_euler_on_the_velocity() -> None:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from pibert.fields import FieldSpec, Grid
 from pibert.models.baselines.pinn import PINN, PINNConfig
 from pibert.physics.derivatives import ddx, ddy
 from tests.helpers import randomise, tiny_spec
+from tests.physics.helpers import noise
 
 SMALL: dict[str, Any] = {"width": 12, "depth": 3}
 
@@ -20,17 +20,12 @@ def make(spec: FieldSpec | None = None, **options: Any) -> Any:
     return randomise(model).double()
 
 
-def fields(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("options", [{}, {"residual": False}, {"history": 2, "horizon": 2}])
 def test_total_derivatives_by_brute_force(options: dict[str, Any]) -> None:
     """f_x / extent + sum over inputs of f_z D_x z, with the Jacobian of reverse mode at a point."""
     spec = tiny_spec((5, 6), grid=Grid((5, 6), dx=0.3, dy=0.7))
     model = make(spec, **options)
-    x = fields(1, model.in_channels, 5, 6)
+    x = noise(1, model.in_channels, 5, 6)
     found = model.total_derivatives(x)
     torch.testing.assert_close(found.field, model(x))
     inputs = model._inputs(x, torch.zeros(1, 16).double())[0]
@@ -49,7 +44,7 @@ def test_total_derivatives_by_brute_force(options: dict[str, Any]) -> None:
 
 def test_stencils_that_touch_unknown_points_are_not_defined() -> None:
     model = make()
-    x, mask = fields(2, 2, 9, 13), torch.ones(2, 9, 13, dtype=torch.bool)
+    x, mask = noise(2, 2, 9, 13), torch.ones(2, 9, 13, dtype=torch.bool)
     mask[0, 4, 6] = False
     found = model.total_derivatives(torch.where(mask[:, None], x, math.nan), mask=mask)
     expected = torch.ones_like(mask)

@@ -35,6 +35,7 @@ from pibert.data.wording import counted
 from pibert.fields import MASKS, Boundary, FrameSource, Grid, Sides, Trajectory, read_mask
 from pibert.physics import find_family
 
+Marks = Bool[Tensor, "*t y x"]
 _TOGETHER = 1 << 19
 """Values that are resized around unknown points at once, so that they stay in the cache."""
 
@@ -168,19 +169,15 @@ class Resizer:
         touched = self._apply("support", (~known).double()) > 0
         return torch.where(touched, moved, self._apply("exact", values).to(fields))
 
-    def resize_body(self, body: Bool[Tensor, "*t y x"]) -> Bool[Tensor, "*t y2 x2"]:
+    def resize_body(self, body: Marks) -> Bool[Tensor, "*t y2 x2"]:
         return self._apply("plain", body.double()) >= 0.5 - 1e-9
 
-    def resize_valid(
-        self, valid: Bool[Tensor, "*t y x"], body: Bool[Tensor, "*t y x"] | None
-    ) -> Bool[Tensor, "*t y2 x2"]:
+    def resize_valid(self, valid: Marks, body: Marks | None) -> Bool[Tensor, "*t y2 x2"]:
         fluid = torch.ones_like(valid) if body is None else ~body
         shares = [self._apply("plain", points.double()) for points in (fluid & valid, fluid)]
         return shares[0] >= 0.5 * shares[1] - 1e-9
 
-    def resize_filled(
-        self, filled: Bool[Tensor, "*t y x"], known: Bool[Tensor, "*t y x"]
-    ) -> Bool[Tensor, "*t y2 x2"]:
+    def resize_filled(self, filled: Marks, known: Marks) -> Bool[Tensor, "*t y2 x2"]:
         shares = [self._apply("plain", points.double()) for points in (known & filled, known)]
         return (shares[0] > 0) & (shares[0] >= 0.5 * shares[1] - 1e-9)
 

@@ -20,10 +20,12 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.fields.equations import window_residuals
-from pibert.models.layers import full_precision, make_mlp
+from pibert.models.layers import Tokens, full_precision, make_mlp
 from pibert.notes import warn
 from pibert.physics import find_family, magnitude
 
+Heads = Float[Tensor, "b h n d"]
+"""Queries, keys or values of every head."""
 CPU_FEATURES = 2
 GPU_FEATURES = 8
 """Features that carry the bias; the fused GPU kernels take head widths in multiples of eight."""
@@ -31,12 +33,7 @@ CHUNK = 256
 """Samples whose residuals are calibrated at once."""
 
 
-def key_biased_attention(
-    q: Float[Tensor, "b h n d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n d"],
-    bias: Float[Tensor, "b n"],
-) -> Float[Tensor, "b h n d"]:
+def key_biased_attention(q: Heads, k: Heads, v: Heads, bias: Float[Tensor, "b n"]) -> Heads:
     """Return softmax_j(q_i . k_j / sqrt(d) + bias_j) v_j, computed by the fused kernels."""
     d = q.shape[-1]
     # A shift of the whole row changes nothing in the softmax and saves digits of the bias.
@@ -56,10 +53,7 @@ def key_biased_attention(
 
 
 def append_bias(
-    q: Float[Tensor, "b h n d"],
-    k: Float[Tensor, "b h n d"],
-    bias: Float[Tensor, "b n"],
-    features: int,
+    q: Heads, k: Heads, bias: Float[Tensor, "b n"], features: int
 ) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h n e"]]:
     """Return queries and keys with added features: q.k / sqrt(d) then includes the bias."""
     b, h, n, d = q.shape
@@ -85,9 +79,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], bias: Tensor | None = None
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, bias: Tensor | None = None) -> Tokens:
         """Attend with no bias, a key-wise (b, n) one, or a dense one for (b, heads, n, n)."""
         b, n, d = x.shape
         q, k, v = self.qkv(x).view(b, n, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
@@ -98,9 +90,7 @@ class Attention(nn.Module):
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=dense)
         return self.out(mixed.transpose(1, 2).reshape(b, n, d))
 
-    def weights(
-        self, x: Float[Tensor, "b n d"], bias: Tensor | None = None
-    ) -> Float[Tensor, "b h n n"]:
+    def weights(self, x: Tokens, bias: Tensor | None = None) -> Float[Tensor, "b h n n"]:
         """Return each query's weights of all keys, which the fused kernels do not return."""
         b, n, d = x.shape
         width = d // self.heads
@@ -121,9 +111,7 @@ class Block(nn.Module):
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = make_mlp(width, mlp_ratio * width)
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], bias: Tensor | None = None
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, bias: Tensor | None = None) -> Tokens:
         x = x + self.attention(self.norm_attention(x), bias)
         return x + self.mlp(self.norm_mlp(x))
 

@@ -128,10 +128,7 @@ def velocity_of(vorticity: Float[Tensor, "b 1 y x"], grid: Grid) -> Float[Tensor
 
 @constant
 def _velocity_factors(
-    shape: tuple[int, int],
-    spacing: tuple[float, float],
-    dtype: torch.dtype,
-    device: torch.device,
+    shape: tuple[int, int], spacing: tuple[float, float], dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "2 r k"]:
     """Return k_y / k^2 and -k_x / k^2, zero for the mean and the highest waves."""
     (ny, nx), (dy, dx) = shape, spacing

@@ -20,6 +20,7 @@ Vector = Float[Tensor, "b q"] | None
 """``FieldSpec.encode_parameters``: at most 16, missing ones are zero, NaN means unknown."""
 Mask = Tensor | None
 """Nonzero at known points: (y, x), (b, y, x) or (b, 1, y, x); None: all points are known."""
+Tokens = Float[Tensor, "b n d"]
 Parameters = Float[Tensor, "b 16"]
 """The complete parameter vector, zero where unknown."""
 
@@ -127,10 +128,7 @@ def from_patches(
 
 
 def resize_tokens(
-    tokens: Float[Tensor, "b n d"],
-    shape: tuple[int, int],
-    wanted: tuple[int, int],
-    mode: str = "bicubic",
+    tokens: Tokens, shape: tuple[int, int], wanted: tuple[int, int], mode: str = "bicubic"
 ) -> Float[Tensor, "b m d"]:
     """Interpolate tokens from a lattice of one shape to one of another."""
     if shape == wanted:

@@ -25,6 +25,7 @@ from pibert.models.layers import (
     Answer,
     Fields,
     Mask,
+    Tokens,
     Vector,
     full_precision,
     lattice_shape,
@@ -207,9 +208,7 @@ class PIBERT(Stepper):
             field = field + self.refinement(both).contiguous()
         return field
 
-    def encode(
-        self, x: Fields, parameters: Vector = None, mask: Mask = None
-    ) -> Float[Tensor, "b n d"]:
+    def encode(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Tokens:
         """Return the tokens after the last norm, row by row, the parameter token last."""
         return self._encode(self.prepared(x, parameters, mask), parameters, mask)
 

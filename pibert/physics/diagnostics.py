@@ -16,6 +16,7 @@ from pibert.physics.derivatives import Order, ddx, ddy
 from pibert.physics.families.family import Coefficient, spread
 from pibert.physics.grid import Grid
 
+Frames = Float[Tensor, "*batch t y x"]
 Side = Literal["left", "right", "bottom", "top"]
 SIDES: tuple[Side, ...] = ("left", "right", "bottom", "top")
 
@@ -32,11 +33,7 @@ class Dispersion(NamedTuple):
 
 
 def dispersion(
-    frames: Float[Tensor, "*batch t y x"],
-    grid: Grid,
-    dt: float,
-    speed: Coefficient,
-    floor: float = 1e-6,
+    frames: Frames, grid: Grid, dt: float, speed: Coefficient, floor: float = 1e-6
 ) -> Dispersion:
     """Measured frequency against c |k| of a wave field on a periodic box, three frames or more.
 
@@ -65,7 +62,7 @@ def dispersion(
 
 
 def boundary_reflection(
-    frames: Float[Tensor, "*batch t y x"],
+    frames: Frames,
     grid: Grid,
     dt: float,
     speed: Coefficient,
@@ -105,9 +102,7 @@ def positivity(concentration: Float[Tensor, "*batch y x"]) -> Float[Tensor, "*ba
     return (-concentration).clamp(min=0).mean((-2, -1))
 
 
-def species_conservation(
-    species: Sequence[Float[Tensor, "*batch t y x"]], grid: Grid
-) -> Float[Tensor, "*batch t"]:
+def species_conservation(species: Sequence[Frames], grid: Grid) -> Float[Tensor, "*batch t"]:
     """Change of the total amount of all species since the first frame, relative to that frame.
 
     Zero for periodic or no-flux sides if the reaction is conservative: diffusion alone, or species
@@ -122,7 +117,7 @@ def species_conservation(
     return (amount - amount[..., :1]) / scale
 
 
-def overshoot(field: Float[Tensor, "*batch t y x"]) -> Float[Tensor, "*batch"]:
+def overshoot(field: Frames) -> Float[Tensor, "*batch"]:
     """How far values leave the range of the first frame, relative to that range.
 
     Zero for diffusion with periodic or no-flux sides: no new maximum or minimum appears.

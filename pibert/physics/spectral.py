@@ -23,6 +23,10 @@ from torch import Tensor
 
 from pibert.physics.grid import Grid
 
+Spectrum = Complex[Tensor, "*batch ky kx"]
+"""In the layout of ``torch.fft.rfft2``."""
+Power = Callable[[Float[Tensor, "ky kx"]], Float[Tensor, "ky kx"]]
+"""A function of |k|."""
 COURANT = 0.5
 """Largest share of a cell that the flow crosses in a time step; 1.35 is the limit of stability."""
 MOST_STEPS = 10_000
@@ -43,7 +47,7 @@ class Modes:
     def squared(self) -> Float[Tensor, "ky kx"]:
         return self.ky**2 + self.kx**2
 
-    def field(self, spectrum: Complex[Tensor, "*batch ky kx"]) -> Float[Tensor, "*batch y x"]:
+    def field(self, spectrum: Spectrum) -> Float[Tensor, "*batch y x"]:
         return torch.fft.irfft2(spectrum, s=self.shape)
 
 
@@ -56,11 +60,7 @@ def modes_of(grid: Grid, device: torch.device | str = "cpu") -> Modes:
     return Modes(grid.shape, turn / (columns * grid.dx) * kx, turn / (rows * grid.dy) * ky, keep)
 
 
-def random_field(
-    grid: Grid,
-    generator: torch.Generator,
-    power: Callable[[Float[Tensor, "ky kx"]], Float[Tensor, "ky kx"]],
-) -> Float[Tensor, "y x"]:
+def random_field(grid: Grid, generator: torch.Generator, power: Power) -> Float[Tensor, "y x"]:
     """Return a field with mean 0 and mean square 1 whose modes have random phases.
 
     ``power`` gives the square of a mode's amplitude as a function of |k| > 0, up to a factor.
@@ -76,9 +76,7 @@ def random_field(
 
 
 def random_velocity(
-    grid: Grid,
-    generator: torch.Generator,
-    spectrum: Callable[[Float[Tensor, "ky kx"]], Float[Tensor, "ky kx"]],
+    grid: Grid, generator: torch.Generator, spectrum: Power
 ) -> Float[Tensor, "2 y x"]:
     """Return a divergence-free velocity of rms speed 1 with a given kinetic energy spectrum.
 
@@ -91,9 +89,7 @@ def random_velocity(
     return velocity / velocity.square().sum(0).mean().sqrt()
 
 
-def velocity_of(
-    vorticity: Complex[Tensor, "*batch ky kx"], modes: Modes
-) -> Float[Tensor, "*batch 2 y x"]:
+def velocity_of(vorticity: Spectrum, modes: Modes) -> Float[Tensor, "*batch 2 y x"]:
     """Return (u, v) with zero mean."""
     squared = modes.squared
     squared[0, 0] = 1.0
@@ -101,17 +97,13 @@ def velocity_of(
     return modes.field(torch.stack((modes.ky * stream, -modes.kx * stream), -3))
 
 
-def vorticity_of(
-    velocity: Float[Tensor, "*batch 2 y x"], modes: Modes
-) -> Complex[Tensor, "*batch ky kx"]:
+def vorticity_of(velocity: Float[Tensor, "*batch 2 y x"], modes: Modes) -> Spectrum:
     """Return the dealiased spectrum of v_x - u_y."""
     u, v = torch.fft.rfft2(velocity).unbind(-3)
     return 1j * modes.keep * (modes.kx * v - modes.ky * u)
 
 
-def transport(
-    vorticity: Complex[Tensor, "*batch ky kx"], modes: Modes
-) -> Complex[Tensor, "*batch ky kx"]:
+def transport(vorticity: Spectrum, modes: Modes) -> Spectrum:
     """Return the spectrum of -(u w_x + v w_y)."""
     u, v = velocity_of(vorticity, modes).unbind(-3)
     stress, difference = torch.fft.rfft2(torch.stack((u * v, u * u - v * v))).unbind(0)

@@ -31,15 +31,12 @@ COURANT = 0.5
 MOST_STEPS = 10_000
 """A sample that needs more steps between two frames has diverged."""
 
+Gas = Float[Tensor, "b 4 y x"]
+"""Density, velocity and pressure, or the conserved variables."""
 Start = Literal["smooth", "shear", "riemann"]
 
 
-def advance(
-    fields: Float[Tensor, "b 4 y x"],
-    grid: Grid,
-    gamma: Float[Tensor, " b"],
-    time: float,
-) -> Float[Tensor, "b 4 y x"]:
+def advance(fields: Gas, grid: Grid, gamma: Float[Tensor, " b"], time: float) -> Gas:
     """The primitive fields after some time; NaN in a sample that lost its positivity."""
     g = gamma[:, None, None]
     rho, u, v, p = fields.unbind(1)
@@ -61,9 +58,7 @@ def advance(
     return primitive_of(state, g)
 
 
-def primitive_of(
-    conserved: Float[Tensor, "b 4 y x"], gamma: Float[Tensor, "b 1 1"]
-) -> Float[Tensor, "b 4 y x"]:
+def primitive_of(conserved: Gas, gamma: Float[Tensor, "b 1 1"]) -> Gas:
     """(rho, u, v, p); NaN where density or pressure are not positive."""
     rho, mu, mv, energy = conserved.unbind(1)
     u, v = mu / rho, mv / rho
@@ -79,7 +74,7 @@ def _fastest_rate(primitive: Tensor, grid: Grid, gamma: Tensor) -> Float[Tensor,
     return ((u.abs() + c) / grid.dx + (v.abs() + c) / grid.dy).flatten(1).amax(1)
 
 
-def _rate(primitive: Tensor, grid: Grid, gamma: Tensor) -> Float[Tensor, "b 4 y x"]:
+def _rate(primitive: Tensor, grid: Grid, gamma: Tensor) -> Gas:
     """Rate of change of the conserved variables: the fluxes into each cell."""
     change = torch.zeros_like(primitive)
     for dim, width, order in ((-1, grid.dx, (0, 1, 2, 3)), (-2, grid.dy, (0, 2, 1, 3))):

@@ -134,11 +134,7 @@ def _pull(f: Tensor) -> list[Tensor]:
 
 
 def _stream_and_collide(
-    f: Tensor,
-    even: Tensor,
-    odd: Tensor | None,
-    force: tuple | None,
-    smagorinsky: float,
+    f: Tensor, even: Tensor, odd: Tensor | None, force: tuple | None, smagorinsky: float
 ) -> Tensor:
     """One step with the relaxation rates ``even`` and ``odd``; regularised if ``odd`` is None.
 

@@ -42,6 +42,7 @@ from pibert.fields import FieldSpec
 from pibert.models.fourier import analyse, synthesise
 from pibert.models.layers import (
     Positions,
+    Tokens,
     constant,
     count,
     from_patches,
@@ -131,7 +132,7 @@ class DualBranch(nn.Module):
         condition: Float[Tensor, "b c y x"],
         parameters: Float[Tensor, "b q"],
         aligned: int | None = None,
-    ) -> tuple[Float[Tensor, "b k y x"], Float[Tensor, "b n d"]]:
+    ) -> tuple[Float[Tensor, "b k y x"], Tokens]:
         """Return the field of the fused branches, and the tokens after a salient block.
 
         Args:
@@ -228,7 +229,7 @@ class DifferentialAttention(nn.Module):
         self.norm = nn.RMSNorm(width // heads, eps=1e-5)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Float[Tensor, "b n d"], shape: tuple[int, int]) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, shape: tuple[int, int]) -> Tokens:
         b, n, d = x.shape
         projected = self.project(x).view(b, n, 5, self.heads, d // self.heads)
         q1, q2, k1, k2, v = projected.permute(2, 0, 3, 1, 4)
@@ -250,12 +251,7 @@ class SalientBlock(nn.Module):
         self.attention = DifferentialAttention(width, heads)
         self.mlp = make_mlp(width, mlp_ratio * width)
 
-    def forward(
-        self,
-        x: Float[Tensor, "b n d"],
-        embedding: Float[Tensor, "b d"],
-        shape: tuple[int, int],
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, embedding: Float[Tensor, "b d"], shape: tuple[int, int]) -> Tokens:
         modulation = self.modulation(F.silu(embedding))[:, None].chunk(6, dim=-1)
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = modulation
         x = x + gate * self.attention(self.norm(x) * (1 + scale) + shift, shape)
@@ -272,9 +268,7 @@ class CrossAttention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(
-        self, queries: Float[Tensor, "b n d"], tokens: Float[Tensor, "b n d"]
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, queries: Tokens, tokens: Tokens) -> Tokens:
         b, n, d = queries.shape
         width = d // self.heads
         q = self.query(queries).view(b, n, self.heads, width).transpose(1, 2)
@@ -319,11 +313,11 @@ class FourierMixing(nn.Module):
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = make_mlp(width, mlp_ratio * width)
 
-    def forward(self, x: Float[Tensor, "b n d"], shape: tuple[int, int]) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, shape: tuple[int, int]) -> Tokens:
         x = x + self.mix(self.norm(x), shape)
         return x + self.mlp(self.norm_mlp(x))
 
-    def mix(self, x: Float[Tensor, "b n d"], shape: tuple[int, int]) -> Float[Tensor, "b n d"]:
+    def mix(self, x: Tokens, shape: tuple[int, int]) -> Tokens:
         """Return the mixed waves of tokens on a lattice, as tokens."""
         with torch.autocast(x.device.type, enabled=False):
             norm = math.sqrt(math.prod(shape))  # an orthonormal transform

@@ -39,6 +39,7 @@ from pibert.models.layers import (
     Mask,
     Parameters,
     Positions,
+    Tokens,
     Vector,
     constant,
     from_patches,
@@ -47,6 +48,7 @@ from pibert.models.layers import (
 )
 from pibert.models.stepper import Stepper, check_most, known_points, zero
 
+State = Float[Tensor, "b k y x"]
 FLOOR = 0.05
 """Smallest flow time in the divisor of a velocity."""
 
@@ -155,18 +157,18 @@ class FourierFlow(Stepper):
             raise ValueError(f"expected positive finite scales, found {scale.tolist()}")
         self.increment_scale.copy_(scale)
 
-    def to_clean(self, target: Tensor, x: Tensor) -> Float[Tensor, "b k y x"]:
+    def to_clean(self, target: Tensor, x: Tensor) -> State:
         """Return the clean state of frames (b, k, y, x) that follow the input."""
         change = target - self.last_frame(x) if self.config.residual else target
         return change / self.increment_scale[:, None, None]
 
     def estimate(
         self,
-        noisy: Float[Tensor, "b k y x"],
+        noisy: State,
         s: Float[Tensor, " b"],
         x: Float[Tensor, "b c y x"],
         parameters: Float[Tensor, "b q"],
-    ) -> tuple[Float[Tensor, "b k y x"], Float[Tensor, "b n d"]]:
+    ) -> tuple[State, Tokens]:
         """Return the clean state of a noisy one at flow time s, and features to align.
 
         ``s`` is 1 for noise and 0 for data; ``x`` holds the last frames, without noise.
@@ -179,11 +181,11 @@ class FourierFlow(Stepper):
 
     def velocity(
         self,
-        noisy: Float[Tensor, "b k y x"],
+        noisy: State,
         s: Float[Tensor, " b"],
         x: Float[Tensor, "b c y x"],
         parameters: Float[Tensor, "b q"],
-    ) -> tuple[Float[Tensor, "b k y x"], Float[Tensor, "b n d"]]:
+    ) -> tuple[State, Tokens]:
         """Return dz/ds of the flow, and features to align; arguments as for ``estimate``."""
         clean, tokens = self.estimate(noisy, s, x, parameters)
         return (noisy - clean) / s.clamp(min=FLOOR)[:, None, None, None], tokens
@@ -240,11 +242,7 @@ class FourierFlow(Stepper):
         return (clean * self.increment_scale[:, None, None]).unflatten(0, (b, draws))
 
 
-def follow_flow(
-    estimate: Callable[[Tensor, Tensor], Tensor],
-    noise: Float[Tensor, "b k y x"],
-    steps: int,
-) -> Float[Tensor, "b k y x"]:
+def follow_flow(estimate: Callable[[Tensor, Tensor], Tensor], noise: State, steps: int) -> State:
     """Integrate the flow from noise at s = 1 to data at s = 0 in equal Euler steps.
 
     ``estimate`` maps (z_s, s) to the expected clean state, z_s - s v.
@@ -343,7 +341,7 @@ class MaskedAutoencoder(nn.Module):
 
     def features(
         self, frames: Float[Tensor, "b c y x"], known: Bool[Tensor, "b y x"]
-    ) -> tuple[Float[Tensor, "b n d"], Bool[Tensor, "b n"]]:
+    ) -> tuple[Tokens, Bool[Tensor, "b n"]]:
         """Return the encoder's tokens, and which patches are visible; others are meaningless."""
         patches = to_patches(known[:, None].to(frames.dtype), self.patch)
         visible = patches.amax(-1) > 0

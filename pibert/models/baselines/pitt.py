@@ -48,6 +48,7 @@ from pibert.models.layers import (
     Answer,
     Fields,
     Parameters,
+    Tokens,
     constant,
     count,
     from_patches,
@@ -234,12 +235,12 @@ class Update(nn.Module):
 
     def forward(
         self,
-        q: Float[Tensor, "b n d"],
-        k: Float[Tensor, "b n d"],
-        slots: Float[Tensor, "b n d"],
+        q: Tokens,
+        k: Tokens,
+        slots: Tokens,
         time: Float[Tensor, "b 1 d"],
         words: Bool[Tensor, "b n"],
-    ) -> Float[Tensor, "b n d"]:
+    ) -> Tokens:
         is_word = words[..., None]
         query = torch.where(is_word, self.query(q), 0.0)
         key = torch.where(is_word, self.norm_key(self.key(k)), 0.0)
@@ -262,7 +263,7 @@ def word_positions(n: int, width: int, *, device: torch.device, dtype: torch.dty
     return torch.where(features % 2 == 0, phases.sin(), phases.cos()).to(dtype)
 
 
-def _across(layer: nn.Module, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b m d"]:
+def _across(layer: nn.Module, x: Tokens) -> Float[Tensor, "b m d"]:
     """Apply a layer along the token axis, the same for every feature."""
     return layer(x.mT).mT
 

@@ -90,10 +90,7 @@ class DMD(AboutTheMean):
         self.register_buffer("operator", self.mean.new_zeros(rank, rank))
 
     def fit(
-        self,
-        batches: Iterable[Batch],
-        normalizer: Normalizer,
-        valid: Iterable[Batch] | None = None,
+        self, batches: Iterable[Batch], normalizer: Normalizer, valid: Iterable[Batch] | None = None
     ) -> None:
         if iter(batches) is batches:
             raise ValueError(

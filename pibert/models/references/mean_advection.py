@@ -47,10 +47,7 @@ class MeanAdvection(AboutTheMean):
         self.register_buffer("departure", torch.zeros(2, *spec.grid.shape))
 
     def fit(
-        self,
-        batches: Iterable[Batch],
-        normalizer: Normalizer,
-        valid: Iterable[Batch] | None = None,
+        self, batches: Iterable[Batch], normalizer: Normalizer, valid: Iterable[Batch] | None = None
     ) -> None:
         ever_known = self._fit_mean(batches)
         grid = self.spec.grid

@@ -57,10 +57,7 @@ class Reference(Stepper, ABC):
         self.register_load_state_dict_post_hook(_recall_fit)
 
     def fit(
-        self,
-        batches: Iterable[Batch],
-        normalizer: Normalizer,
-        valid: Iterable[Batch] | None = None,
+        self, batches: Iterable[Batch], normalizer: Normalizer, valid: Iterable[Batch] | None = None
     ) -> None:
         """Compute the buffers from the training batches, in at most two passes.
 
@@ -186,10 +183,7 @@ class TrainingMean(AboutTheMean):
     """The mean of the training targets, whatever the input."""
 
     def fit(
-        self,
-        batches: Iterable[Batch],
-        normalizer: Normalizer,
-        valid: Iterable[Batch] | None = None,
+        self, batches: Iterable[Batch], normalizer: Normalizer, valid: Iterable[Batch] | None = None
     ) -> None:
         self._fit_mean(batches)
         self._mark_fitted()

@@ -43,11 +43,7 @@ def find_family(name: str) -> Family:
 
 
 def masked_residuals(
-    family: Family,
-    fields: Frames,
-    grid: Grid,
-    known: Tensor | None = None,
-    **arguments: Any,
+    family: Family, fields: Frames, grid: Grid, known: Tensor | None = None, **arguments: Any
 ) -> tuple[Residuals, dict[str, Bool[Tensor, "*batch y x"]]]:
     """Residuals that use known fluid points only, and where they are defined.
 
@@ -84,9 +80,7 @@ def masked_residuals(
     return {term: torch.where(masks[term], r, 0.0) for term, r in values.items()}, defined
 
 
-def magnitude(
-    residual: Float[Tensor, "*batch component y x"],
-) -> Float[Tensor, "*batch y x"]:
+def magnitude(residual: Float[Tensor, "*batch component y x"]) -> Float[Tensor, "*batch y x"]:
     """Euclidean norm over the components; its gradient at zero is zero."""
     if residual.shape[-3] == 1:
         return residual.squeeze(-3).abs()

@@ -33,6 +33,7 @@ from pibert.physics.families.family import (
 from pibert.physics.grid import Grid
 from pibert.physics.stepping import ORDER, step
 
+Field = Float[Tensor, "*batch y x"]
 AIR = 1.4
 """Ratio of specific heats where none is given."""
 
@@ -121,27 +122,23 @@ class Euler(Family):
 
 
 def conserved_variables(
-    rho: Float[Tensor, "*batch y x"],
-    u: Float[Tensor, "*batch y x"],
-    v: Float[Tensor, "*batch y x"],
-    p: Float[Tensor, "*batch y x"],
-    gamma: Coefficient = AIR,
+    rho: Field, u: Field, v: Field, p: Field, gamma: Coefficient = AIR
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(rho, rho u, rho v, E) of an ideal gas."""
     return rho, rho * u, rho * v, p / (spread(gamma) - 1) + rho * (u**2 + v**2) / 2
 
 
 def shock_sensor(
-    rho: Float[Tensor, "*batch y x"],
-    u: Float[Tensor, "*batch y x"],
-    v: Float[Tensor, "*batch y x"],
-    p: Float[Tensor, "*batch y x"],
+    rho: Field,
+    u: Field,
+    v: Field,
+    p: Field,
     grid: Grid,
     *,
     gamma: Coefficient = AIR,
     threshold: float = 0.05,
     order: Order = 2,
-) -> Float[Tensor, "*batch y x"]:
+) -> Field:
     """Near 1 in and next to shocks, near 0 in smooth flow, expansions and contacts; smooth.
 
     Two numbers are large in a shock and of order h elsewhere: the pressure jump per cell

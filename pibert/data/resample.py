@@ -32,7 +32,7 @@ from torch import Tensor
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.views import MappedFrames, map_mask, pick
 from pibert.data.wording import counted
-from pibert.fields import MASKS, Boundary, FrameSource, Grid, Sides, Trajectory, read_mask
+from pibert.fields import MASKS, Boundary, Grid, Sides, Trajectory, read_mask
 from pibert.physics import find_family
 
 Marks = Bool[Tensor, "*t y x"]
@@ -105,14 +105,15 @@ def represent(
         grid=grid,
     )
     kept, shape = _as_slice(chosen), (len(chosen), len(names), *grid.shape)
+    view = _View(trajectory, chosen, picked, resizer)
     return replace(
         trajectory,
-        states=MappedFrames(shape, partial(_read_fields, trajectory, chosen, picked, resizer)),
+        states=MappedFrames(shape, view.read),
         time=trajectory.time[kept],
         series={name: values[kept] for name, values in trajectory.series.items()},
         spec=spec,
         local=local,
-        **{kind: _view_mask(trajectory, kind, chosen, resizer) for kind in MASKS},
+        **{kind: view.mask(kind) for kind in MASKS},
     )
 
 
@@ -263,59 +264,55 @@ def _grow(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor]:
     return between(weight), between(weight.clamp(0, 1))
 
 
-def _read_fields(
-    base: Trajectory,
-    kept: range,
-    picked: tuple[int, ...],
-    resizer: Resizer | None,
-    frames: slice,
-    channels: Sequence[int] | None,
-) -> Tensor:
-    where = _as_slice(kept[frames])
-    fields = base.read(where, pick(picked, channels))
-    if resizer is None:
-        return fields
-    masked = base.body is not None or base.valid is not None
-    return resizer.resize(fields, base.known(where) if masked else None)
+@dataclass(frozen=True, eq=False)
+class _View:
+    """Some frames and channels of a trajectory, resized if so configured."""
 
+    base: Trajectory
+    kept: range
+    channels: tuple[int, ...]
+    resizer: Resizer | None
 
-def _read_mask(
-    base: Trajectory, kind: str, kept: range, resizer: Resizer | None, frames: slice
-) -> Tensor:
-    chosen = kept[frames]
-    mask = _resized_mask(base, kind, _as_slice(chosen), resizer)
-    # A valid mask may be static before it is resized around a moving body.
-    return mask.expand(len(chosen), *mask.shape[-2:])
+    def read(self, frames: slice, channels: Sequence[int] | None) -> Tensor:
+        where = _as_slice(self.kept[frames])
+        fields = self.base.read(where, pick(self.channels, channels))
+        if self.resizer is None:
+            return fields
+        masked = self.base.body is not None or self.base.valid is not None
+        return self.resizer.resize(fields, self.base.known(where) if masked else None)
 
+    def mask(self, kind: str) -> Any:
+        """Return a mask of the view: a tensor if it is the same in all frames."""
+        if getattr(self.base, kind) is None:
+            return None
+        # Resizing the valid mask uses the body, resizing the filled mask uses both.
+        involved = MASKS[: MASKS.index(kind)] if self.resizer is not None else ()
+        masks = [getattr(self.base, name) for name in (kind, *involved)]
+        if all(m is None or len(m.shape) == 2 for m in masks):
+            static = self._resized(kind, slice(0, 1))
+            return static if static.ndim == 2 else static[0]
+        grid = self.base.spec.grid if self.resizer is None else self.resizer.new_grid
+        return MappedFrames((len(self.kept), *grid.shape), partial(self.read_mask, kind))
 
-def _view_mask(trajectory: Trajectory, kind: str, frames: range, resizer: Resizer | None) -> Any:
-    mask: Tensor | FrameSource | None = getattr(trajectory, kind)
-    if mask is None:
-        return None
-    # Resizing the valid mask uses the body, resizing the filled mask uses both.
-    involved = MASKS[: MASKS.index(kind)] if resizer is not None else ()
-    masks = [mask, *(getattr(trajectory, other) for other in involved)]
-    if all(m is None or len(m.shape) == 2 for m in masks):
-        static = _resized_mask(trajectory, kind, slice(0, 1), resizer)
-        return static if static.ndim == 2 else static[0]
-    grid = trajectory.spec.grid if resizer is None else resizer.new_grid
-    compute = partial(_read_mask, trajectory, kind, frames, resizer)
-    return MappedFrames((len(frames), *grid.shape), compute)
+    def read_mask(self, kind: str, frames: slice) -> Tensor:
+        chosen = self.kept[frames]
+        mask = self._resized(kind, _as_slice(chosen))
+        # A valid mask may be static before it is resized around a moving body.
+        return mask.expand(len(chosen), *mask.shape[-2:])
 
-
-def _resized_mask(base: Trajectory, kind: str, where: slice, resizer: Resizer | None) -> Tensor:
-    mask = read_mask(getattr(base, kind), where)
-    if resizer is None:
-        return mask
-    if kind == "body":
-        return resizer.resize_body(mask)
-    if kind == "filled":
-        known = base.known(where).to(mask.device)
-        return resizer.resize_filled(mask.expand_as(known), known)
-    body = None if base.body is None else read_mask(base.body, where)
-    if body is not None:
-        mask, body = torch.broadcast_tensors(mask, body)
-    return resizer.resize_valid(mask, body)
+    def _resized(self, kind: str, where: slice) -> Tensor:
+        base, resizer, mask = self.base, self.resizer, read_mask(getattr(self.base, kind), where)
+        if resizer is None:
+            return mask
+        if kind == "body":
+            return resizer.resize_body(mask)
+        if kind == "filled":
+            known = base.known(where).to(mask.device)
+            return resizer.resize_filled(mask.expand_as(known), known)
+        body = None if base.body is None else read_mask(base.body, where)
+        if body is not None:
+            mask, body = torch.broadcast_tensors(mask, body)
+        return resizer.resize_valid(mask, body)
 
 
 def _as_slice(frames: range) -> slice:

@@ -33,7 +33,6 @@ points and slots where this code has maps between patches and slots.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -268,21 +267,6 @@ def _across(layer: nn.Module, x: Tokens) -> Float[Tensor, "b m d"]:
     return layer(x.mT).mT
 
 
-class _Number(NamedTuple):
-    """A number in the text: a constant, a parameter, or a constant divided by a parameter."""
-
-    constant: float | None = None
-    parameter: int | None = None
-    """The index of the parameter in the spec."""
-
-    def value(self, parameters: list[Tensor], like: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
-        """Return the number of every sample, NaN where unknown."""
-        if self.parameter is None:
-            return torch.full_like(like, self.constant or 0.0)
-        value = parameters[self.parameter]
-        return value if self.constant is None else self.constant / value
-
-
 class EquationText:
     """The text of a flow's equation: the same for all samples except for the digits.
 
@@ -307,7 +291,8 @@ class EquationText:
                 f"expected room for the equation of {spec.family!r}, {len(words)} words, "
                 f"found {length}; use more tokens"
             )
-        self._numbers: list[_Number] = []
+        self._numbers: list[str] = []
+        """Names of the numbers in the text."""
         starts: list[int] = []
         for clause, number in self._clauses(symbols):
             clause = ["&", *clause, *["pad"] * (NUMBER_WORDS if number else 0)]
@@ -332,53 +317,50 @@ class EquationText:
         text = on_device(self._template, parameters.device).expand(parameters.shape[0], -1)
         if not self._numbers:
             return text
-        # In float64: float32 is not safe for four digits of a power of ten.
-        missing = max(0, len(self.spec.parameters) - parameters.shape[1])
-        columns = F.pad(parameters.double(), (0, max(1, missing)), value=math.nan).unbind(1)
-        physical = [
-            parameter.restore(column)
-            for parameter, column in zip(self.spec.parameters, columns, strict=False)
-        ]
-        values = torch.stack([n.value(physical, columns[-1]) for n in self._numbers], dim=1)
+        known = self._values(parameters)
+        values = torch.stack([known[name] for name in self._numbers], dim=1)
         indices = on_device(self._indices, parameters.device)
         return text.index_copy(1, indices, number_words(values).flatten(1))
 
-    def _clauses(
-        self, coefficients: Mapping[str, str]
-    ) -> Iterator[tuple[list[str], _Number | None]]:
+    def _clauses(self, coefficients: Mapping[str, str]) -> Iterator[tuple[list[str], str | None]]:
         """Yield the words of each clause after the equation, and the number that follows them."""
+        known = self._values(torch.zeros(1, PARAMETER_WIDTH))
         for name, words in coefficients.items():
-            number = self._number(name)
-            yield words.split() if number else [*words.split(), "unknown"], number
-        reynolds = self._number(REYNOLDS)
-        if reynolds is not None:
-            yield [REYNOLDS], reynolds
-        if self.spec.dt is not None:
-            yield ["dt"], _Number(self.spec.dt)
+            if name in known:
+                yield words.split(), name
+            else:
+                yield [*words.split(), "unknown"], None
+        for name in (REYNOLDS, "dt"):
+            if name in known:
+                yield [name], name
         grid = self.spec.grid
         yield [*map(str, grid.sides), *(["body"] if grid.body is not None else [])], None
         for index, name in enumerate(self.spec.parameter_names):
             if name not in coefficients and name != REYNOLDS:
-                yield ["mu", *str(index)], _Number(parameter=index)
+                yield ["mu", *str(index)], f"mu {index}"
 
-    def _number(self, name: str) -> _Number | None:
-        """Return a coefficient by the rules of ``fields.equations``, or None if it is unknown.
+    def _values(self, parameters: Float[Tensor, "b q"]) -> dict[str, Float[Tensor, " b"]]:
+        """Return the numbers of every sample by name, NaN where unknown.
 
-        Unlike there, unknown values of single samples stay NaN.
+        The rules are those of ``fields.equations``. ``mu 3`` is the fourth parameter itself.
         """
         spec = self.spec
+        # In float64: float32 is not safe for four digits of a power of ten.
+        missing = max(0, len(spec.parameters) - parameters.shape[1])
+        columns = F.pad(parameters.double(), (0, max(1, missing)), value=math.nan).unbind(1)
+        known: dict[str, Tensor] = {}
+        for index, (parameter, column) in enumerate(zip(spec.parameters, columns, strict=False)):
+            known[parameter.name] = known[f"mu {index}"] = parameter.restore(column)
         scale = (spec.reference_velocity or 0.0) * (spec.reference_length or 0.0)
-        indices = {known: index for index, known in enumerate(spec.parameter_names)}
-        if name == "viscosity" and spec.viscosity is not None:
-            return _Number(spec.viscosity)
-        if name == "viscosity" and scale and REYNOLDS in indices:
-            return _Number(scale, indices[REYNOLDS])
-        if name == REYNOLDS and name not in indices and scale:
-            if spec.viscosity is not None:
-                return _Number(scale / spec.viscosity)
-            if "viscosity" in indices:
-                return _Number(scale, indices["viscosity"])
-        return _Number(parameter=indices[name]) if name in indices else None
+        if spec.viscosity is not None:
+            known["viscosity"] = torch.full_like(columns[-1], spec.viscosity)
+        elif scale and REYNOLDS in known:
+            known["viscosity"] = scale / known[REYNOLDS]
+        if scale and REYNOLDS not in known and "viscosity" in known:
+            known[REYNOLDS] = scale / known["viscosity"]
+        if spec.dt is not None:
+            known["dt"] = torch.full_like(columns[-1], spec.dt)
+        return known
 
 
 def number_words(values: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch 9"]:

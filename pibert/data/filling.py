@@ -14,6 +14,7 @@ surface of least bending energy through the others (thin-plate spline on the gri
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -264,61 +265,46 @@ def fill_recordings(
         fillers.append(Filler(base, settings, share_of(on_progress, number, len(recordings))))
     counts = [_count(filler) for filler in fillers]
     noise = max((filler.noise for filler in fillers if filler.noise is not None), default=None)
-    if not any(one.filled for one in counts):
-        raise ValueError(_nothing_to_fill(recordings.path, counts, noise))
+    total = sum(counts, Counter())
+    if not total["replaced"]:
+        raise ValueError(_nothing_to_fill(recordings.path, total, noise))
 
     write_trajectories(out, map(partial(_describe, recordings), fillers, counts))
     squares = torch.stack([filler.squares for filler in fillers]).sum(0)
     moved = max(1, sum(filler.moved for filler in fillers))
     largest = torch.stack([filler.largest for filler in fillers]).amax(0)
     channels = settings.spec.channels
-    worst = max(range(len(counts)), key=lambda i: counts[i].most)
+    worst = max(range(len(counts)), key=lambda i: counts[i]["most"])
     return FillReport(
-        vectors=sum(one.fluid for one in counts),
-        missing=sum(one.missing for one in counts),
-        flagged=sum(one.flagged for one in counts),
-        filled=sum(one.filled for one in counts),
+        vectors=total["fluid"],
+        missing=total["missing"],
+        flagged=total["flagged"],
+        filled=total["replaced"],
         change=dict(zip(channels, (squares / moved).sqrt().tolist(), strict=True)),
         largest=dict(zip(channels, largest.tolist(), strict=True)),
         noise=noise,
-        example=_example(fillers[worst], counts[worst].frame),
+        example=_example(fillers[worst], counts[worst]["frame"]),
     )
 
 
-@dataclass
-class _Counts:
-    """Counts of the first pass over a trajectory."""
+def _count(filler: Filler) -> Counter[str]:
+    """Count the vectors of a recording by the masks of ``Gaps``, and find the example.
 
-    fluid: int = 0
-    missing: int = 0
-    flagged: int = 0
-    filled: int = 0
-    lost: int = 0
-    """Vectors outside the recording's body that stay missing."""
-    frame: int = 0
-    """The frame with most vectors to fill."""
-    most: int = 0
-    """The number of those."""
-
-
-def _count(filler: Filler) -> _Counts:
-    counts = _Counts()
+    ``frame`` is the frame with most vectors to fill, ``most`` their number.
+    """
+    counts: Counter[str] = Counter()
     for frames in frame_blocks(filler.base):
         gaps = filler.find_gaps(frames)
-        counts.fluid += int(gaps.fluid.sum())
-        counts.missing += int(gaps.missing.sum())
-        counts.flagged += int(gaps.flagged.sum())
-        counts.filled += int(gaps.replaced.sum())
-        counts.lost += int(gaps.lost.sum())
-        per_frame = gaps.replaced.sum((1, 2))
-        if int(per_frame.max()) > counts.most:
-            counts.most = int(per_frame.max())
-            counts.frame = frames.start + int(per_frame.argmax())
+        for name in ("fluid", "missing", "flagged", "replaced", "lost"):
+            counts[name] += int(getattr(gaps, name).sum())
+        most, frame = gaps.replaced.sum((1, 2)).max(0)
+        if int(most) > counts["most"]:
+            counts["most"], counts["frame"] = int(most), frames.start + int(frame)
     return counts
 
 
-def _nothing_to_fill(path: Path, counts: list[_Counts], noise: float | None) -> str:
-    if any(one.missing for one in counts):
+def _nothing_to_fill(path: Path, counts: Counter[str], noise: float | None) -> str:
+    if counts["missing"]:
         return f"{path}: nothing to fill from: frames with missing vectors have no other vector"
     where = f"{path}: nothing to fill: no vector is missing"
     if noise is None:
@@ -326,7 +312,7 @@ def _nothing_to_fill(path: Path, counts: list[_Counts], noise: float | None) -> 
     return f"{where} or flagged; a noise level below {noise:.3g} flags more"
 
 
-def _describe(recordings: Recordings, filler: Filler, counts: _Counts) -> Trajectory:
+def _describe(recordings: Recordings, filler: Filler, counts: Counter[str]) -> Trajectory:
     """The trajectory to write, with the counts in ``local``."""
     base, settings = filler.base, filler.settings
     local: dict[str, Any] = {
@@ -335,9 +321,9 @@ def _describe(recordings: Recordings, filler: Filler, counts: _Counts) -> Trajec
         **{key: value for key, value in base.local.items() if key not in IDENTITY},
     }
     local["filling"] = {
-        "missing": counts.missing,
-        "flagged": counts.flagged,
-        "filled": counts.filled,
+        "missing": counts["missing"],
+        "flagged": counts["flagged"],
+        "filled": counts["replaced"],
         "noise": filler.noise,
         **(settings.provenance or {}),
     }
@@ -345,8 +331,8 @@ def _describe(recordings: Recordings, filler: Filler, counts: _Counts) -> Trajec
     return replace(
         base,
         states=MappedFrames(tuple(base.states.shape), filler.fill),
-        valid=MappedFrames(shape, filler.valid) if counts.lost else None,
-        filled=MappedFrames(shape, filler.filled) if counts.filled else base.filled,
+        valid=MappedFrames(shape, filler.valid) if counts["lost"] else None,
+        filled=MappedFrames(shape, filler.filled) if counts["replaced"] else base.filled,
         local=local,
     )
 

@@ -84,7 +84,7 @@ class StripWriter(FrameWriter):
         """The last frame with truth since the last column."""
 
     def _begin(self) -> None:
-        pass
+        self.resources.callback(self._kept.clear)
 
     def _append(self, block: Block) -> None:
         for index, moment in enumerate(moments(block, self.about, slice(None))):
@@ -138,9 +138,6 @@ class StripWriter(FrameWriter):
             ax.set_title(caption(moment, self.about), fontsize=SMALL)
         figure.suptitle(quantity_name(self.about), fontsize=NORMAL)
         write_figure(figure, self.path)
-
-    def _discard(self) -> None:
-        self._kept, self._spare = [], None
 
 
 class Moment(NamedTuple):
@@ -268,8 +265,6 @@ class FilmWriter(FrameWriter):
     """An animation; of the frames that are ``expected``, ``most`` are drawn, evenly spread."""
 
     most: ClassVar[int]
-    _spool: Spool | None = None
-    _partial: Path | None = None
 
     def __init__(
         self, path: Path | str, about: Description, *, overwrite: bool = False, expected: int
@@ -288,12 +283,12 @@ class FilmWriter(FrameWriter):
         """The encoder."""
 
     def _begin(self) -> None:
-        self._spool = Spool(self.path.parent, (3, *self.about.spec.grid.shape))
+        spool = Spool(self.path.parent, (3, *self.about.spec.grid.shape))
+        self._spool = self.resources.enter_context(contextlib.closing(spool))
         self._moments: list[tuple[float, int]] = []
         self._scale, self._has_truth = Scale(self.about), False
 
     def _append(self, block: Block) -> None:
-        assert self._spool is not None
         first = -self.count % self.every
         for moment in moments(block, self.about, slice(first, None, self.every)):
             self._scale.add(moment)
@@ -309,13 +304,14 @@ class FilmWriter(FrameWriter):
             dir=self.path.parent, prefix=f".{self.path.stem}-", suffix=suffix
         )
         os.close(handle)
-        self._partial = Path(name)
+        partial = Path(name)
+        self.resources.callback(partial.unlink, missing_ok=True)
         try:
-            self._film(self._partial)
+            self._film(partial)
         except subprocess.CalledProcessError as error:
             raise OSError(f"{self.path}: ffmpeg failed ({error}); use .gif") from error
-        os.chmod(self._partial, 0o644)
-        os.replace(self._partial, self.path)
+        os.chmod(partial, 0o644)
+        os.replace(partial, self.path)
 
     def _film(self, path: Path) -> None:
         rows = rows_of(self._has_truth, self.about.interval_level is not None)
@@ -342,16 +338,8 @@ class FilmWriter(FrameWriter):
         write_film(figure, self._movie(), path, update, len(self._moments))
 
     def _moment(self, number: int) -> Moment:
-        assert self._spool is not None
         prediction, truth, half = self._spool.read(slice(number, number + 1))[0]
         return Moment(prediction, truth, *self._moments[number], half)
-
-    def _discard(self) -> None:
-        if self._spool is not None:
-            self._spool.close()
-        if self._partial is not None:
-            with contextlib.suppress(OSError):
-                self._partial.unlink(missing_ok=True)
 
 
 class GifWriter(FilmWriter):

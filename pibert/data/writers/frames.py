@@ -5,9 +5,10 @@ grow with their number. It writes under a temporary name until the ``with`` bloc
 error; an error, or no frame at all, leaves nothing behind.
 """
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from pibert.data.partial import (
     GrowingFile,
+    PartialFile,
     check_writable,
     make_folder,
     remove_leftovers,
@@ -147,6 +149,8 @@ class FrameWriter(ABC):
         self.path, self.about, self.overwrite = Path(path), about, overwrite
         self.count = 0
         """Frames appended so far."""
+        self.resources = contextlib.ExitStack()
+        """Closes and removes temporary files at the end, also after an error."""
 
     @property
     def targets(self) -> tuple[Path, ...]:
@@ -173,7 +177,7 @@ class FrameWriter(ABC):
             with writing(self.path):
                 self._begin()
         except BaseException:
-            self._discard()
+            self.resources.close()
             raise
         return self
 
@@ -191,11 +195,17 @@ class FrameWriter(ABC):
                 with writing(self.path):
                     self._finish()
         finally:
-            self._discard()
+            self.resources.close()
+
+    def grow(self, path: Path, open_with: Callable[[PartialFile], Any]) -> GrowingFile:
+        """Open an HDF5 file that is removed at the end unless it is published."""
+        output = GrowingFile(path, open_with)
+        self.resources.callback(output.discard)
+        return output
 
     @abstractmethod
     def _begin(self) -> None:
-        """Open the temporary output."""
+        """Open the temporary output, and register in ``resources`` what must be cleaned up."""
 
     @abstractmethod
     def _append(self, block: Block) -> None:
@@ -204,25 +214,6 @@ class FrameWriter(ABC):
     @abstractmethod
     def _finish(self) -> None:
         """Complete the output and rename it."""
-
-    @abstractmethod
-    def _discard(self) -> None:
-        """Close and remove temporary files; always called last, even if ``_begin`` failed."""
-
-
-class GrowingWriter(FrameWriter):
-    """Writes to one HDF5 file that grows."""
-
-    _output: GrowingFile | None = None
-
-    @property
-    def output(self) -> GrowingFile:
-        assert self._output is not None
-        return self._output
-
-    def _discard(self) -> None:
-        if self._output is not None:
-            self._output.discard()
 
 
 def describe(trajectory: Trajectory) -> Description:

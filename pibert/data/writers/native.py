@@ -7,6 +7,7 @@ Unknown values, also inside a body, are NaN, as in the other formats. The ends o
 intervals are further channels; points without intervals are then not valid.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,22 +65,21 @@ class Spool:
 class NativeWriter(FrameWriter):
     """A file of one trajectory."""
 
-    _fields: Spool | None = None
-    _valid: Spool | None = None
-    _filled: Spool | None = None
-
     def _begin(self) -> None:
-        spec, folder = self.about.whole_spec, self.path.parent
+        spec = self.about.whole_spec
         # A list, because thousands of small tensors would fragment the heap.
         self._times: list[float] = []
         self._gaps = False
-        self._fields = Spool(folder, (len(spec.channels), *spec.grid.shape))
-        self._valid = Spool(folder, spec.grid.shape, torch.bool)
-        if self.about.marks_filled:
-            self._filled = Spool(folder, spec.grid.shape, torch.bool)
+        self._fields = self._spool((len(spec.channels), *spec.grid.shape))
+        self._valid = self._spool(spec.grid.shape, torch.bool)
+        self._filled = self._spool(spec.grid.shape, torch.bool) if self.about.marks_filled else None
+
+    def _spool(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Spool:
+        return self.resources.enter_context(
+            contextlib.closing(Spool(self.path.parent, shape, dtype))
+        )
 
     def _append(self, block: Block) -> None:
-        assert self._fields is not None and self._valid is not None
         self._times.extend(block.time.tolist())
         fields, known = block.masked, block.known
         if self.about.interval_level is not None:
@@ -96,7 +96,6 @@ class NativeWriter(FrameWriter):
 
     def _finish(self) -> None:
         about = self.about
-        assert self._fields is not None
         trajectory = Trajectory(
             name=about.name,
             states=self._fields,
@@ -111,8 +110,3 @@ class NativeWriter(FrameWriter):
             time_unit=about.time_unit,
         )
         native.write(self.path, [trajectory])
-
-    def _discard(self) -> None:
-        for spool in (self._fields, self._valid, self._filled):
-            if spool is not None:
-                spool.close()

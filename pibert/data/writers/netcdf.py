@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from pibert.data.format.reading import frames_in_chunk
-from pibert.data.partial import GrowingFile
 from pibert.data.provenance import predicted_by
 from pibert.data.wording import import_extra
-from pibert.data.writers.frames import ENDS, Block, GrowingWriter, vorticity
+from pibert.data.writers.frames import ENDS, Block, FrameWriter, vorticity
 
 _LONG_NAMES = {
     "u": "velocity along x",
@@ -27,13 +26,13 @@ _LONG_NAMES = {
 }
 
 
-class NetcdfWriter(GrowingWriter):
+class NetcdfWriter(FrameWriter):
     """A NetCDF file; needs the extra io."""
 
     def _begin(self) -> None:
         h5netcdf = import_extra("h5netcdf", "writing NetCDF files")
-        self._output = GrowingFile(self.path, lambda sink: h5netcdf.File(sink, "w"))
-        with self.output.changed() as file:
+        self._output = self.grow(self.path, lambda sink: h5netcdf.File(sink, "w"))
+        with self._output.changed() as file:
             self._describe(file)
 
     def _describe(self, file: Any) -> None:
@@ -107,15 +106,15 @@ class NetcdfWriter(GrowingWriter):
             values["chc"] = (block.known.numpy() * (1 + filled)).astype("u1")
         if block.body is not None:
             values["body"] = block.body.numpy().astype("u1")
-        with self.output.changed() as file:
+        with self._output.changed() as file:
             file.resize_dimension("t", new)
             file["t"][old:new] = block.time.double().numpy()
             for name, array in values.items():
                 file[name][old:new] = array
 
     def _finish(self) -> None:
-        self.output.close()
-        self.output.publish()
+        self._output.close()
+        self._output.publish()
 
 
 def _describe_flag(variable: Any, long_name: str, meanings: str) -> None:

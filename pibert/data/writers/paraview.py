@@ -12,7 +12,6 @@ fields (t, y, x) or (t, y, x, 3). A frame is a rectilinear grid of one layer (XD
 with values at the points; the frames are a collection in time.
 """
 
-import contextlib
 import fnmatch
 import math
 import os
@@ -25,9 +24,9 @@ import h5py
 import numpy as np
 
 from pibert.data.format.reading import frames_in_chunk
-from pibert.data.partial import GrowingFile, flush_folder, partial_path, replace_file
+from pibert.data.partial import flush_folder, partial_path, replace_file
 from pibert.data.provenance import predicted_by
-from pibert.data.writers.frames import Block, FrameWriter, GrowingWriter, point_arrays
+from pibert.data.writers.frames import Block, FrameWriter, point_arrays
 
 _TYPES = {"f4": "Float32", "u1": "UInt8"}
 _FRAME = "frame_{:06d}.vti"
@@ -35,8 +34,6 @@ _FRAME = "frame_{:06d}.vti"
 
 class VtkWriter(FrameWriter):
     """A .pvd and its images."""
-
-    _partial: Path | None = None
 
     @staticmethod
     def targets_of(path: Path) -> tuple[Path, ...]:
@@ -57,9 +54,9 @@ class VtkWriter(FrameWriter):
         self._times: list[float] = []
         self._partial = partial_path(self.targets[1])
         self._partial.mkdir()
+        self.resources.callback(shutil.rmtree, self._partial, ignore_errors=True)
 
     def _append(self, block: Block) -> None:
-        assert self._partial is not None
         arrays = point_arrays(block, self.about)
         for i, time in enumerate(block.time.tolist()):
             frame = {name: values[i] for name, values in arrays.items()}
@@ -109,7 +106,6 @@ class VtkWriter(FrameWriter):
         return [f"<!-- PIBERT {facts} -->"]
 
     def _finish(self) -> None:
-        assert self._partial is not None
         folder = self.targets[1]
         entries = [
             f"<DataSet timestep={quoteattr(repr(time))} part='0' "
@@ -138,18 +134,12 @@ class VtkWriter(FrameWriter):
             raise
         shutil.rmtree(old, ignore_errors=True)
 
-    def _discard(self) -> None:
-        if self._partial is not None:
-            shutil.rmtree(self._partial, ignore_errors=True)
-
 
 _NUMBERS = {"f4": ("Float", 4), "f8": ("Float", 8), "u1": ("UChar", 1)}
 
 
-class XdmfWriter(GrowingWriter):
+class XdmfWriter(FrameWriter):
     """An .xdmf and its arrays."""
-
-    _partial: Path | None = None
 
     @staticmethod
     def targets_of(path: Path) -> tuple[Path, ...]:
@@ -158,17 +148,17 @@ class XdmfWriter(GrowingWriter):
     def _begin(self) -> None:
         grid, plane = self.about.spec.grid, self.about.placement
         self._arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
-        self._output = GrowingFile(
+        self._output = self.grow(
             self.targets[1], lambda sink: h5py.File(sink, "w", libver=("v110", "v110"))
         )
-        with self.output.changed() as file:
+        with self._output.changed() as file:
             x = grid.origin[0] + grid.dx * np.arange(grid.shape[1])
             y = grid.origin[1] + grid.dy * np.arange(grid.shape[0])
             file["x"], file["y"], file["z"] = plane.along_axes(x, y, np.array([plane.position]))
 
     def _append(self, block: Block) -> None:
         values = {"time": block.time.double().numpy(), **point_arrays(block, self.about)}
-        with self.output.changed() as file:
+        with self._output.changed() as file:
             for name, array in values.items():
                 if name not in file:
                     frame = array.shape[1:]
@@ -180,17 +170,18 @@ class XdmfWriter(GrowingWriter):
                 file[name][self.count :] = array
 
     def _finish(self) -> None:
-        with self.output.changed() as file:
+        with self._output.changed() as file:
             times = file["time"][...]
-        self.output.close()
-        self._partial = partial_path(self.path)
-        with self._partial.open("x", encoding="utf-8") as text:
+        self._output.close()
+        partial = partial_path(self.path)
+        self.resources.callback(partial.unlink, missing_ok=True)
+        with partial.open("x", encoding="utf-8") as text:
             text.writelines(f"{line}\n" for line in self._lines(times))
             text.flush()
             os.fsync(text.fileno())
         # The arrays first: the XML never exists without them.
-        self.output.publish()
-        os.replace(self._partial, self.path)
+        self._output.publish()
+        os.replace(partial, self.path)
         flush_folder(self.path.parent)
 
     def _lines(self, times: np.ndarray) -> Iterator[str]:
@@ -243,12 +234,6 @@ class XdmfWriter(GrowingWriter):
             f'<DataItem Dimensions="{_spaced(shape)}" Format="HDF" NumberType="{number}" '
             f'Precision="{precision}">{path}</DataItem>'
         )
-
-    def _discard(self) -> None:
-        super()._discard()
-        if self._partial is not None:
-            with contextlib.suppress(OSError):
-                self._partial.unlink(missing_ok=True)
 
 
 def _spaced(numbers: tuple[int, ...]) -> str:

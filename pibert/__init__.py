@@ -1,7 +1,14 @@
 """PIBERT: a physics-informed Fourier-wavelet transformer that steps flow fields forward in time."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036 (a checkout can be run with any Python)
+    raise ImportError(
+        f"PIBERT needs Python 3.11 or newer, found {sys.version_info[0]}.{sys.version_info[1]}; "
+        "install it for a newer Python"
+    )
 
 if TYPE_CHECKING:
     from pibert.api.fitting import compare, fit

@@ -59,7 +59,11 @@ def signals_raise() -> Iterator[None]:
     def repeat_if_lost(raised: Any) -> None:
         """Repeat an interrupt that was raised, and lost, in a callback of C code."""
         if _received and issubclass(raised.exc_type, KeyboardInterrupt):
-            threading.Timer(0.05, os.kill, (owner, _received[-1])).start()
+            number = _received[-1]
+            if os.name == "nt":  # where os.kill ends the process
+                threading.Timer(0.05, signal.raise_signal, (number,)).start()
+            else:
+                threading.Timer(0.05, os.kill, (owner, number)).start()
         else:
             former_hook(raised)
 

@@ -131,7 +131,7 @@ def _write(out: Path, found: "FlowStatistics", modes: int, suffix: str) -> list[
         for title, (columns, values) in tables(found).items():
             lines = [",".join(columns)]
             lines += [",".join(f"{value:.9g}" for value in row) for row in values.tolist()]
-            (folder / f"{title}.csv").write_text("\n".join(lines) + "\n")
+            (folder / f"{title}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         for title, recording in fields_of(found, modes).items():
             write_trajectories(folder / f"{title}{suffix}", [recording])
         draw_statistics(folder, found)

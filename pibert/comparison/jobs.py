@@ -282,7 +282,7 @@ def _measure_cost(comparison: Comparison, job: Job, out: Path, watcher: Watcher)
 def _explain(error: Exception, folder: Path) -> str:
     """Return the error in a line; its traceback goes to the run folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FAILURE).write_text("".join(traceback.format_exception(error)))
+    (folder / FAILURE).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
     text = str(error).strip() or "no reason given"
     expected = (ValueError, OSError, ImportError, FloatingPointError, ProcessKilled)
     return text if isinstance(error, expected) else f"{type(error).__name__}: {text}"

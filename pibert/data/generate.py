@@ -8,7 +8,6 @@ are never mixed.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -23,6 +22,7 @@ import torch
 from pibert import __version__
 from pibert.config import as_plain, fingerprint, overridden, parse
 from pibert.data.format import Reader, Writer, write
+from pibert.data.partial import lock as lock_file
 from pibert.data.partial import make_folder, replace_file
 from pibert.fields import Trajectory
 from pibert.notes import warn
@@ -235,11 +235,11 @@ def _locked(parts: Path, patience: float) -> int:
     while True:
         parts.mkdir(exist_ok=True)
         try:
-            lock = os.open(parts / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            lock = os.open(parts / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
             continue  # another process has just removed the folder
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock)
             if os.fstat(lock).st_nlink:
                 return lock
             os.close(lock)  # the folder was removed meanwhile
@@ -267,8 +267,8 @@ def _clear(parts: Path) -> None:
     for entry in parts.iterdir():
         if entry.name != LOCK:
             entry.unlink()
-    (parts / LOCK).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # Windows keeps open files
+        (parts / LOCK).unlink(missing_ok=True)
         parts.rmdir()  # unless another process has started in it
 
 

@@ -1,8 +1,8 @@
 """Incomplete files: written beside their target, renamed when complete, removed if left over."""
 
 import contextlib
-import fcntl
 import glob
+import importlib
 import io
 import os
 import secrets
@@ -58,16 +58,16 @@ class PartialFile(io.RawIOBase):
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._file = path.open("x+b", buffering=0)
         # The lock shows other writers that this one lives; some file systems have no locks.
         with contextlib.suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._file.fileno())
         self.error: OSError | None = None
         self._position, self._size = 0, 0
         self._rest: list[tuple[int, bytes]] = []
 
     def fileno(self) -> int:
-        return self._descriptor
+        return self._file.fileno()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
@@ -84,7 +84,8 @@ class PartialFile(io.RawIOBase):
         length = len(todo)
         while todo and self.error is None:
             try:
-                done = os.pwrite(self._descriptor, todo, offset)
+                self._file.seek(offset)
+                done = self._file.write(todo)
             except OSError as error:
                 self.error = error
             else:
@@ -96,7 +97,8 @@ class PartialFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view, start = memoryview(buffer).cast("B"), self._position
         count = max(0, min(len(view), self._size - start))
-        view[:count] = os.pread(self._descriptor, count, start).ljust(count, b"\0")
+        self._file.seek(start)
+        view[:count] = (self._file.read(count) or b"").ljust(count, b"\0")
         for offset, data in self._rest:
             first, last = max(offset, start), min(offset + len(data), start + count)
             if first < last:
@@ -108,14 +110,13 @@ class PartialFile(io.RawIOBase):
         self._size = self._position if size is None else size
         if self.error is None:
             try:
-                os.ftruncate(self._descriptor, self._size)
+                self._file.truncate(self._size)
             except OSError as error:
                 self.error = error
         return self._size
 
     def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
+        self._file.close()
         super().close()
 
 
@@ -149,6 +150,8 @@ class GrowingFile:
             os.fsync(self._sink.fileno())
 
     def publish(self) -> None:
+        if os.name == "nt":  # where an open file cannot be renamed
+            self._sink.close()
         os.replace(self._partial, self._path)
         flush_folder(self._path.parent)
 
@@ -240,7 +243,7 @@ def remove_leftovers(path: Path) -> None:
     """Remove partial files and folders of the same target whose writer died."""
     for partial in path.parent.glob(f".{glob.escape(path.name)}.*-*.partial"):
         pid = partial.name.removesuffix(".partial").rpartition(".")[2].partition("-")[0]
-        if not pid.isdecimal() or Path(f"/proc/{pid}").exists():
+        if not pid.isdecimal() or _is_running(int(pid)):
             continue
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)
@@ -252,7 +255,34 @@ def _is_locked(path: Path) -> bool:
     """Return whether a process, perhaps on another machine, holds the lock of the file."""
     try:
         with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock(file.fileno(), shared=True)
     except OSError:
         return True
     return False
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a process of this machine runs; True where that cannot be found out."""
+    if os.name == "nt":  # where the call would end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it belongs to another user
+    return True
+
+
+def lock(descriptor: int, *, shared: bool = False) -> None:
+    """Lock an open file until it is closed; ``BlockingIOError`` if another process has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where all locks are exclusive
+        msvcrt = importlib.import_module("msvcrt")
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError(error.errno, "another process has locked it") from None
+    else:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -1,7 +1,6 @@
 """The files of a run folder: config.json, the lock, progress and learning curves."""
 
 import contextlib
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -15,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 
 from pibert import __version__, config
-from pibert.data.partial import remove_leftovers, replace_file
+from pibert.data.partial import lock, remove_leftovers, replace_file
 from pibert.experiments.experiment import Experiment
 from pibert.textfiles import read_json
 from pibert.training.journal import FILE, read_log
@@ -155,9 +154,9 @@ def experiment_of(folder: Path) -> tuple[Experiment, Path]:
 @contextlib.contextmanager
 def only_one(out: Path) -> Iterator[None]:
     """Let one process, or group of them, at a time train into a folder."""
-    with (out / ".lock").open("w") as lock:
+    with (out / ".lock").open("w") as file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file.fileno())
         except BlockingIOError:
             raise ValueError(
                 f"{out}: another process is training into this folder; wait for it, or choose "

@@ -82,7 +82,7 @@ class Loggers:
             logger.log_hyperparams(self._settings)
             if ids.get(name) != logger.version:
                 ids[name] = logger.version
-                (self._folder / RUN_IDS).write_text(json.dumps(ids) + "\n")
+                (self._folder / RUN_IDS).write_text(json.dumps(ids) + "\n", encoding="utf-8")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Log the numbers of an epoch."""

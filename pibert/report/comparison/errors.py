@@ -209,12 +209,10 @@ def error_distribution(data: DatasetResults) -> Plot | None:
     for row, (model, values) in enumerate(errors.items()):
         _draw_violin(ax, row, values, data.colour(model))
     rows_of_models(ax, [data.ranked(model) for model in errors])
-    pooled = f", all {len(data.seeds)} seeds together" if len(data.seeds) > 1 else ""
     caption = (
-        f"Relative L2 error of each of up to {max(map(len, errors.values()))} predicted test "
-        f"frames{pooled}; frames without energy or without error are left out. Violins: density of "
-        "the logarithm, all of the same height; dot: median, thick line: quartiles, thin line: 5th "
-        "to 95th percentile. Frames of a trajectory are not independent."
+        "Relative L2 error of each test frame, all seeds together; frames without energy or "
+        "without error are left out. Violins: density of the logarithm; dot: median, thick line: "
+        "quartiles, thin line: 5th to 95th percentile. Frames of a trajectory are not independent."
     )
     return Plot(figure, caption)
 
@@ -260,10 +258,9 @@ def flows(data: DatasetResults) -> Plot | None:
         rows_of_models(ax, [_flow_label(listed[n], name) for n in shown])
         ax.tick_params(axis="y", labelsize=SMALL)
     legend(figure, [Line2D([], [], **point_style(data, m)) for m in models])
-    some = f" {len(shown)} of {len(order)}, evenly spaced," if len(shown) < len(order) else ""
     caption = (
-        f"NMSE of all channels on every test flow,{some} in the order of {name or 'the data'}; "
-        "hollow points are predictors without training. Right: share of each flow in the squared "
+        f"NMSE of all channels on {len(shown)} of {len(order)} test flows, in the order of "
+        f"{name or 'the data'}; hollow points: without training. Right: share in the squared "
         f"error of the next frame of {model}, pooled over all test flows; dotted: an equal share. "
         "A missing point is a rollout that diverged, or a flow without a rollout."
     )
@@ -310,13 +307,10 @@ def by_parameter(data: DatasetResults) -> Plot | None:
             style |= {"color": data.colour(model), "lw": 0.7}
             ax.plot([x for x, _ in line], [y for _, y in line], **style)
     legend(figure, [Line2D([], [], **point_style(data, m)) for m in models])
-    plan = data.results.get("comparison", {}).get("data", {}).get(data.name, {})
-    split_text = f" Split of the flows: {plan['split']}." if "split" in plan else ""
-    range_text = " Grey: range of the training flows." if ends else ""
     caption = (
         f"NMSE of each test flow, relative to its own energy, against {name}; models by rank, "
-        f"hollow points without training.{range_text}{split_text} A missing point is a rollout "
-        "that diverged, or a flow without a rollout."
+        "hollow points without training. Grey: range of the training flows. A missing point is a "
+        "rollout that diverged, or a flow without a rollout."
     )
     return Plot(figure, caption)
 

@@ -151,13 +151,13 @@ def errors(data: DatasetResults) -> Plot | None:
         frame(ax, title, x="error")
         _draw_errors(ax, data, f"free_run_{name}")
         rows_of_models(ax, [data.ranked(model) for model in data.models])
-    method = str(data.facts.get("free_run", {}).get("intervals", "none"))
-    lines = "" if method.startswith("none") else " Lines: 95 % intervals."
+    facts = data.facts["free_run"]
+    frames = " to ".join(map(str, sorted(set(facts["frames"]))))
     caption = (
-        f"{_runs_text(data)}{lines} Shaded: up to the true flow's own sampling "
-        "error, how far two stretches of the truth of this length differ; no model can be expected "
-        "to do better. × : a run diverged, so the error is infinite. Models in the order of their "
-        "next-frame error, which is not that of their statistics."
+        f"{facts['runs']} free runs of {frames} frames on {facts['flows']} test flows; lines are "
+        "95 % intervals. Shaded: up to the true flow's own sampling error, how far two stretches "
+        "of the truth of this length differ; no model can be expected to do better. × : a run "
+        "diverged, so the error is infinite. Models in the order of their next-frame error."
     )
     return Plot(figure, caption)
 
@@ -185,12 +185,6 @@ def _draw_errors(ax: Axes, data: DatasetResults, metric: str) -> None:
         elif data.value(model, "free_run_diverged"):
             at: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "clip_on": False}
             ax.plot(1.0, row, "x", color=data.colour(model), ms=6, mew=1.6, **at)
-
-
-def _runs_text(data: DatasetResults) -> str:
-    facts = data.facts["free_run"]
-    frames = " to ".join(map(str, sorted(set(facts["frames"]))))
-    return f"{facts['runs']} free runs of {frames} frames on {facts['flows']} test flows."
 
 
 def fields(data: DatasetResults) -> Plot | None:
@@ -286,12 +280,10 @@ def spectra(data: DatasetResults) -> Plot | None:
     ax.axvline(f[curves["truth"].argmax()], color="0.7", lw=0.8, zorder=0)
     ax.set_xlim(0, f[-1])
     side_legend(ax)
-    still = [m for m in series if m != "truth" and not (curves[m] > floor).any()]
-    none = f" No fluctuations: {', '.join(still)}." if still else ""
     caption = (
         f"{_origin(data, models)} Mean over {len(first['probes'])} probes, Hann window. Vertical "
         "line: the highest peak of the truth. The runs see no true frame after their start, so a "
-        f"peak in the right place is the model's own.{none}"
+        "peak in the right place is the model's own."
     )
     return Plot(figure, caption)
 

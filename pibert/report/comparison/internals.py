@@ -47,7 +47,6 @@ from pibert.report.figures import (
     height_over_width,
     layer_of,
     show,
-    with_unit,
 )
 
 _WIDTH = 2.9
@@ -113,10 +112,10 @@ def tokens(data: DatasetResults) -> Plot | None:
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     caption = (
-        f"Tokens of {model} on {picked.origin}, the middle one of the {pick_rule(data)}."
-        f"{_gain_text(shown)}{_gate_text(shown)} Attention is the mean over heads and layers. The "
-        "residual measures how much a patch violates the equations; it reduces the attention that "
-        "its token receives."
+        f"Tokens of {model} on {picked.origin}, the middle one of the {pick_rule(data)}. Gain: "
+        f"relative error of {shown.rival} minus that of {model} over the points of a token, blue "
+        "where it is positive. Attention is the mean over heads and layers. The residual measures "
+        "how much a patch violates the equations; it reduces the attention that its token receives."
     )
     return Plot(figure, caption)
 
@@ -203,24 +202,6 @@ def _draw_map(
     add_bar(ax, image, layer.excess(low, high))
 
 
-def _gain_text(shown: TokenFrame) -> str:
-    if shown.gain is None:
-        return ""
-    counted = shown.gain[shown.gain.isfinite()]
-    share = float((counted > 0).double().mean()) if counted.numel() else 0.0
-    return (
-        f" Gain: relative error of {shown.rival} minus that of {shown.model} over the points of a "
-        f"token, positive (blue) in {share:.0%} of them."
-    )
-
-
-def _gate_text(shown: TokenFrame) -> str:
-    if "gate" not in shown.arrays:
-        return ""
-    fourier, wavelet = shown.arrays["gate"].double().tolist()
-    return f" The gate mixes {fourier:.2f} of the Fourier and {wavelet:.2f} of the wavelet branch."
-
-
 def embedding_alignment(data: DatasetResults) -> Plot | None:
     """Held-out R² of the vorticity at four scales, with and without training."""
     curves = _curves(data, "alignment")
@@ -247,7 +228,17 @@ def embedding_alignment(data: DatasetResults) -> Plot | None:
     side_legend(ax)
     if untrained:
         _draw_means(axes[0, 1], data, curves, untrained, inputs)
-    return Plot(figure, _alignment_caption(data, bool(untrained), bool(inputs)))
+    layers = {m: data.first(m).card.get("embedding", {}).get("layer") for m in data.models}
+    named = "; ".join(f"{model}: {layer}" for model, layer in layers.items() if layer)
+    caption = (
+        "R² of a ridge regression from the embeddings of test frames, averaged over the patch of a "
+        "token, to their vorticity, averaged over cells of 1 to 8 points, on trajectories that the "
+        "regression has not seen. All models see the velocity itself, so the values only mean "
+        "something in comparison. Right: filled after training, open before; in brackets the width "
+        "of the embedding. Grey: the input itself, as all velocities of a patch and as their mean. "
+        f"Layers: {named or 'not recorded'}."
+    )
+    return Plot(figure, caption)
 
 
 def _curves(data: DatasetResults, name: str) -> Curves:
@@ -273,26 +264,3 @@ def _draw_means(
         ax.axvline(float(np.nanmean(values)), **_GREY, zorder=1)
     widths = {m: data.first(m).card.get("embedding", {}).get("width") for m in order}
     rows_of_models(ax, [m if widths[m] is None else f"{m} ({widths[m]})" for m in order])
-
-
-def _alignment_caption(data: DatasetResults, has_untrained: bool, has_inputs: bool) -> str:
-    grid = data.spec.grid
-    size = with_unit(f"{grid.dx:.3g} × {grid.dy:.3g}", data.facts.get("length_unit"))
-    sentences = [
-        "R² of a ridge regression from the embeddings of test frames to their vorticity, averaged "
-        "over cells of 1 to 8 points, on trajectories that the regression has not seen. A point is "
-        f"{size}. All models see the velocity itself, so the values only mean something in "
-        "comparison."
-    ]
-    layers = {m: data.first(m).card.get("embedding", {}).get("layer") for m in data.models}
-    if any(layers.values()):
-        named = "; ".join(f"{model}: {layer}" for model, layer in layers.items() if layer)
-        sentences.append(f"Embeddings are averaged over the patch of a token. Layers: {named}.")
-    if has_untrained:
-        sentences.append(
-            "Right: filled after training, open before training; the width of the embedding is in "
-            "brackets."
-        )
-    if has_inputs:
-        sentences.append("Grey: the input itself, as all velocities of a patch and as their mean.")
-    return " ".join(sentences)

@@ -74,13 +74,11 @@ def spectra(data: DatasetResults) -> Plot | None:
         inner = [(int(high * len(k) + 1e-9) + 0.5) * k[0] for _, high in BANDS.values()][:-1]
         _mark_bands(ax, [ax.get_xlim()[0], *inner, ax.get_xlim()[1]])
     side_legend(right)
-    rest = len(data.models) - len(curves)
-    more = f" {rest} further models are in the tables." if rest > 0 else ""
     caption = (
         "Mean over the test frames of (a) the radial spectrum of the kinetic energy of u and v "
         "about their means, and (b) the spectrum of the error over that of the truth, which "
         "includes phase: at 1 (dotted) a model knows only the energy of a scale. Shaded: thirds of "
-        f"the resolved wavenumbers, the bands of the tables.{more}"
+        "the resolved wavenumbers, the bands of the tables."
     )
     return Plot(figure, caption)
 

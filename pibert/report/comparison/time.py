@@ -141,13 +141,10 @@ def probe_traces(data: DatasetResults) -> Plot | None:
         for ax in (left, right):
             ax.set_xlim(time[0], time[-1])
             ax.tick_params(labelbottom=is_last)
-    is_cut = length < len(series.time)
-    cut = f" The first {length} of {len(series.time)} frames are shown." if is_cut else ""
     caption = (
-        f"{data.trajectory(0)}: {label} at {len(chosen)} of {count} probes, and the errors of "
-        "one-step predictions. Each is made from the true frame before it. Probes are placed by "
-        "the geometry, not by the predictions; the map shows the frame with the median error of "
-        f"persistence.{cut}"
+        f"{data.trajectory(0)}, {length} frames: {label} at {len(chosen)} of {count} probes, and "
+        "the errors of one-step predictions, each made from the true frame before it. Probes are "
+        "placed by the geometry; the map shows the frame with the median error of persistence."
     )
     return Plot(figure, caption)
 
@@ -311,17 +308,12 @@ def rollout(data: DatasetResults) -> Plot | None:
         curves = {m: c for m in shown if (c := _curve(data, m, metric)) is not None}
         _draw_curves(ax, data, metric, lead, curves)
     side_legend(axes[0, -1])
-    dt = data.spec.dt
-    step = f" A frame is {dt:.3g} {time_unit(data) or ''}".rstrip() + "." if dt else ""
     facts = data.first(shown[0]).card["rollout"]
-    method = str(facts.get("intervals", "none"))
-    band = "" if method.startswith("none") else f" Bands: 95 % intervals over {method}."
-    diverged = ", ".join(m for m in shown if _last_finite(data, m) is not None)
-    lost = f" Crosses: last lead time that all rollouts of {diverged} reached." if diverged else ""
     caption = (
-        f"{facts['starts']} rollouts from starts spread evenly over "
-        "the test split, all components together. Error 1 (dotted) is that of the mean in time, "
-        f"skill 0 that of repeating the last known frame.{band}{step}{lost}"
+        f"{facts['starts']} rollouts from starts spread evenly over the test split, all components "
+        "together. Error 1 (dotted) is that of the mean in time, skill 0 that of repeating the "
+        "last known frame. Crosses: last lead time before a rollout of the model diverged. Bands, "
+        f"95 % intervals: {facts.get('intervals', 'none')}."
     )
     return Plot(figure, caption)
 
@@ -349,14 +341,13 @@ def stable_horizon(data: DatasetResults) -> Plot | None:
     rows_of_models(ax, order)
     ax.set_xlim(0, 1.3 * steps)
     ax.axvline(steps, color="0.6", lw=0.8, zorder=0)
-    memory, known = summary[order[0]][2], ""
+    memory = summary[order[0]][2]
     if math.isfinite(memory) and memory > 0:
         ax.axvline(memory, color="0.3", lw=0.9, ls=":", zorder=0)
-        known = f" Dotted: correlation time of the flow, {memory:.3g} frames."
     caption = (
         f"Frames until the squared error of a rollout exceeds {STABLE:g} times the "
         f"variance in time, mean over starts. Rollouts end after {steps} frames (line), so bars "
-        f"near it are lower bounds.{known}"
+        f"near it are lower bounds. Dotted: correlation time of the flow, {memory:.3g} frames."
     )
     return Plot(figure, caption)
 

@@ -68,8 +68,6 @@ def cost(data: DatasetResults) -> Plot | None:
         axes.flat[-1].legend(handles=handles, **style)
     else:
         legend(figure, handles, 5)
-    devices = {str((data.first(m).card.get("cost") or {}).get("device", "")) for m in errors} - {""}
-    where = f" Measured on {', '.join(sorted(devices))}." if devices else ""
     on_fronts = "; ".join(f"{panel}: {', '.join(models)}" for panel, models in fronts.items())
     caption = (
         "NMSE of all components over the test split (physical units) against cost; lower left is "
@@ -77,7 +75,7 @@ def cost(data: DatasetResults) -> Plot | None:
         f"accurate than these ({on_fronts}). Dotted: error of persistence. Hollow points are "
         "predictors without training, which are absent where they cost nothing; other markers "
         "than circles are variants. FLOPs count matrix products and convolutions, not Fourier "
-        f"transforms.{shared_device_text(data)}{where}"
+        f"transforms.{shared_device_text(data)}"
     )
     return Plot(figure, caption)
 

@@ -62,8 +62,6 @@ class Cuts(NamedTuple):
     """The column at which the line along the stream begins."""
     line: str
     """Name of that line."""
-    note: str = ""
-    """For captions."""
 
 
 def cuts_of(data: DatasetResults, picked: Picked) -> Cuts:
@@ -75,8 +73,7 @@ def cuts_of(data: DatasetResults, picked: Picked) -> Cuts:
             Slice(f"column {n}", paper_column(n, grid.shape[1]), f"slice_column_{n}_rel_l2")
             for n in PAPER_COLUMNS
         ]
-        note = " Column numbers refer to a grid 64 columns wide."
-        return Cuts(slices, grid.shape[0] // 2, 0, "middle row", note)
+        return Cuts(slices, grid.shape[0] // 2, 0, "middle row")
     box = locate(body[None], grid)
     slices = []
     for region in DOWNSTREAM:
@@ -187,7 +184,7 @@ def multiscale(data: DatasetResults) -> Plot | None:
         f"{frame_text(data, picked)} (a) {label} with three columns (white) and the {cuts.line} "
         f"(red, y = {lines.y[cuts.row]:.2g}); (b) relative L2 error along the columns, mean over "
         f"all {data.facts['test_frames']} test frames, models by rank; (c, d) the {cuts.line} of "
-        f"this frame, columns as grey lines.{cuts.note}{interval_text(data)}"
+        f"this frame, columns as grey lines.{interval_text(data)}"
     )
     return Plot(figure, caption)
 
@@ -211,6 +208,6 @@ def cross_sections(data: DatasetResults) -> Plot | None:
     frames = "; ".join(f"{name}: {picked.origin}" for name, picked in picks.items())
     caption = (
         f"The {pick_rule(data)} ({frames}): {label_of(data, quantity)} of the truth and of "
-        f"{len(models)} models along three columns.{lines.cuts.note}"
+        f"{len(models)} models along three columns."
     )
     return Plot(figure, caption)

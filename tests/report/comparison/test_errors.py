@@ -146,7 +146,6 @@ def extrapolated(conditions: bool = False) -> DatasetResults:
 
 def test_errors_against_the_parameter_beside_the_range_of_training() -> None:
     plot = errors.by_parameter(extrapolated())
-    assert plot is not None and "higher:Re:250" in plot.caption
     first, rollout = axes_of(plot)[:2]
     (span,) = first.patches
     assert (span.get_x(), span.get_x() + span.get_width()) == (50.0, 250.0)
@@ -156,7 +155,6 @@ def test_errors_against_the_parameter_beside_the_range_of_training() -> None:
     assert unet.get_color() == unet.get_markeredgecolor() == extrapolated().colour("unet")
     assert list(points(rollout)[1].get_xdata()) == [100.0, 200.0, 300.0]  # the last one diverged
     without = errors.by_parameter(flow_results())
-    assert without is not None and "Grey" not in without.caption
     assert not axes_of(without)[0].patches
 
 

@@ -38,8 +38,8 @@ from pibert.experiments.evaluation import (
 )
 from pibert.experiments.experiment import Experiment, Pretraining
 from pibert.experiments.flows import Flows, outline, prepare
-from pibert.experiments.physics_notes import physics_notes
 from pibert.experiments.run import run
+from pibert.experiments.summary import physics_notes
 from pibert.notes import InputWarning, warn
 from pibert.textfiles import read_text
 from pibert.training.engine import Silent

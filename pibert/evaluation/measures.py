@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from pibert.evaluation.competition import SHAPE, Competition
 from pibert.evaluation.family_diagnostics import FamilyDiagnostics
 from pibert.evaluation.measure import Measure
-from pibert.evaluation.official import Official
+from pibert.evaluation.official import SHAPE, Competition, Official
 from pibert.evaluation.pointwise import Pointwise
 from pibert.evaluation.regions import (
     BoundaryError,

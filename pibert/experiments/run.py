@@ -27,7 +27,6 @@ from pibert.data.dataset import BatchOrder, make_loader
 from pibert.experiments.assembly import Part, Setup, TooShort, assemble
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
-from pibert.experiments.physics_notes import physics_notes
 from pibert.experiments.run_folder import (
     PRETRAINING,
     TRAINING,
@@ -44,6 +43,7 @@ from pibert.experiments.run_folder import (
 from pibert.experiments.summary import (
     describe_stage,
     one_flow_note,
+    physics_notes,
     shorter_rollouts_note,
     summarise,
 )

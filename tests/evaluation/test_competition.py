@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from pibert.evaluation.competition import SIGMA, Competition
 from pibert.evaluation.measure import Frames
+from pibert.evaluation.official import SIGMA, Competition
 from pibert.fields import FieldSpec, Grid
 
 SPEC = FieldSpec(

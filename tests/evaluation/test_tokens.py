@@ -12,9 +12,13 @@ from pibert.comparison.rows import _insights
 from pibert.data.dataset import Samples, Window
 from pibert.data.splits import Segment
 from pibert.evaluation.alignment import alignment
-from pibert.evaluation.insight import insight
+from pibert.evaluation.insight import (
+    fourier_weight_rms,
+    insight,
+    token_diagnostics,
+    token_errors,
+)
 from pibert.evaluation.scores import Scores
-from pibert.evaluation.tokens import fourier_weight_rms, token_diagnostics, token_errors
 from pibert.fields import Normalizer
 from pibert.inference import Predictor
 from pibert.models.fourier import FourierBranch

@@ -13,7 +13,7 @@ from pibert.experiments import Experiment
 from pibert.experiments.assembly import assemble
 from pibert.experiments.experiment import DataConfig, ModelConfig, Pretraining, Weights
 from pibert.experiments.flows import Flows, prepare
-from pibert.experiments.physics_notes import physics_notes
+from pibert.experiments.summary import physics_notes
 from pibert.fields import Grid
 from tests.data.helpers import make_trajectory
 from tests.helpers import TINY

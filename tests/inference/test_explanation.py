@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pibert.evaluation.tokens import token_diagnostics
+from pibert.evaluation.insight import token_diagnostics
 from pibert.inference import Predictor
 from pibert.models.pibert import PIBERT
 from tests.helpers import assert_close, randomise, refused, tiny_model, tiny_spec

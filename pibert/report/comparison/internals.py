@@ -1,6 +1,6 @@
 """Figures of the inside of models: PIBERT's tokens on one frame, and what embeddings encode.
 
-Token arrays are those of ``evaluation/tokens.py``, of the frame with the median error of
+Token arrays are those of ``evaluation/insight.py``, of the frame with the median error of
 persistence; a token stands for patch x patch points. R² of the vorticity is that of
 ``evaluation/alignment.py``, on trajectories that the regression has not seen.
 """
@@ -15,8 +15,8 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from pibert.evaluation.insight import token_errors
 from pibert.evaluation.scales import SCALES
-from pibert.evaluation.tokens import token_errors
 from pibert.fields import Grid
 from pibert.report.comparison.fields import (
     PICKS,

@@ -87,13 +87,7 @@ def _read(path: Path) -> dict[str, dict[str, object]]:
 
 
 def refuse_other_training(folder: Path, data: DataConfig, flows: Flows) -> None:
-    """Refuse a run that may have seen the test split, or whose errors are not comparable.
-
-    Args:
-        folder: The run.
-        data: The data of the comparison.
-        flows: The same, prepared.
-    """
+    """Refuse a run that may have seen the test split, or whose errors are not comparable."""
     provenance = _provenance(folder)
     _refuse_other_data(folder, provenance, data, flows)
     if load(folder).normalizer != flows.normalizer:

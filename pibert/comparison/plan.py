@@ -261,13 +261,8 @@ def experiment_of(
     """Return the experiment of a job.
 
     Pretraining and training on rollouts take whole epochs and training the rest, so that all
-    candidates see the same number of samples to within half an epoch.
-
-    Args:
-        comparison: The plan.
-        job: One of its jobs.
-        train_samples: Windows of the training split, which make an epoch of pretraining.
-        labelled_samples: Those of them that make an epoch of training; all if not given.
+    candidates see the same number of samples to within half an epoch. An epoch of pretraining has
+    ``train_samples`` windows, one of training ``labelled_samples`` of them, or all.
     """
     candidate = comparison.candidates[job.candidate]
     pretraining, left = None, comparison.samples

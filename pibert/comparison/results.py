@@ -64,13 +64,8 @@ def gather(
     """Collect all results of a comparison as plain JSON.
 
     Written to ``results.json``; the rows also to ``results.csv``, the errors by flow to
-    ``flows.csv`` and the learning curves to ``curves.csv``.
-
-    Args:
-        comparison: The plan.
-        out: Its folder.
-        failed: Runs without scores, and why.
-        command: The command line.
+    ``flows.csv`` and the learning curves to ``curves.csv``. ``failed`` has the runs without scores,
+    and why.
     """
     data: dict[str, Any] = {}
     records: list[Row] = []

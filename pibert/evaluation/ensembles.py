@@ -56,11 +56,7 @@ def score_ensemble(
 ) -> tuple[list[Entry], list[float]]:
     """Entries and values of the ensembles of a predictor whose model is a ``Sampler``.
 
-    Args:
-        predictor: Of one or more frames ahead; its first one counts.
-        samples: Test windows of one frame ahead.
-        frames: Number of frames, evenly spread.
-        members: Of each ensemble; 2 or more.
+    They are of the first predicted frame after evenly spread test windows of one frame ahead.
     """
     model = predictor.model
     assert isinstance(model, Sampler)

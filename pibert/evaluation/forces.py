@@ -34,10 +34,7 @@ def rectangle_around(
 ) -> Rectangle | None:
     """The rectangle around all bodies; None if it does not fit, or lies on unknown points.
 
-    Args:
-        body: Inside a body.
-        known: Outside bodies, where the velocity is known at all times.
-        grid: Of both.
+    ``known`` is where, outside bodies, the velocity is known at all times.
     """
     ends = []
     height = body.any(1).sum() * grid.dy
@@ -66,14 +63,9 @@ def mean_force(
     viscosity: float,
     dt: float,
 ) -> Float[Tensor, "2"]:
-    """The mean force per density and depth, (x, y).
+    """The mean force per density and depth, (x, y), from the balance of a control volume.
 
-    Args:
-        velocity: u and v; zero inside bodies and where not known.
-        around: The control volume.
-        grid: Its spacing.
-        viscosity: Kinematic.
-        dt: Time between frames.
+    The velocity is zero inside bodies and where not known; the viscosity is kinematic.
     """
     u = velocity.double()
     mean = u.mean(0)

@@ -20,7 +20,6 @@ stands for patch x patch points, or fewer at the sides of the largest y and x.
 - Error. ||prediction - truth|| / ||truth|| over the known points and the channels of a token.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from pibert.data.dataset import Samples
 from pibert.evaluation.alignment import Embedding, alignment, raw_input
 from pibert.evaluation.ensembles import FRAMES, MEMBERS, Sampler, score_ensemble
 from pibert.evaluation.measure import Entry, ratio
+from pibert.evaluation.scores import as_number
 from pibert.evaluation.scoring import seen_by, vars_of
 from pibert.inference import Predictor
 from pibert.inference.explanation import TokenModel, attention_maps, evaluating, gate_shares
@@ -49,13 +49,10 @@ Insight = tuple[dict[str, Any], dict[str, Tensor]]
 
 
 def insight(predictor: Predictor, samples: Samples, windows: Samples, row: int) -> Insight:
-    """Diagnostics of a model beside its scores.
+    """Diagnostics of a model beside its scores, of the test windows that all models are scored on.
 
-    Args:
-        predictor: With the model.
-        samples: The test windows that all models are evaluated on.
-        windows: The same frames with the history that the model was trained with.
-        row: The sample whose tokens are kept.
+    ``windows`` are the same frames with the history that the model was trained with; ``row`` is the
+    sample whose tokens are kept.
     """
     card: dict[str, Any] = {}
     arrays: dict[str, Tensor] = {}
@@ -92,7 +89,7 @@ def insight(predictor: Predictor, samples: Samples, windows: Samples, row: int) 
         for name, by_scale in curves.items()
         for scale in by_scale
     ]
-    values = [_plain(value) for by_scale in curves.values() for value in by_scale.values()]
+    values = [as_number(value) for by_scale in curves.values() for value in by_scale.values()]
     card["embedding"] = facts | {"entries": [vars_of(e) for e in entries], "values": values}
     return card, arrays
 
@@ -103,7 +100,7 @@ def _draws(predictor: Predictor, samples: Samples) -> dict[str, Any]:
         "frames": min(FRAMES, len(samples)),
         "draws": MEMBERS,
         "entries": [vars_of(entry) for entry in entries],
-        "values": [_plain(value) for value in values],
+        "values": [as_number(value) for value in values],
     }
 
 
@@ -132,10 +129,6 @@ def _patch(shape: tuple[int, int], lattice: tuple[int, ...]) -> int:
     if any(lattice_shape(shape, size) == lattice for size in divisors):
         return PATCH
     return max(-(-points // tokens) for points, tokens in zip(shape, lattice, strict=True))
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 @torch.no_grad()

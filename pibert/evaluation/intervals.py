@@ -22,7 +22,8 @@ covers the truth in about 90 % of all cases. Below ten there is no interval. Nor
 value itself lies outside (``holding``): a distance near its floor of zero, such as the spectral
 error of persistence, is larger in nearly every resample than over all frames.
 
-Two models are compared on the same resamples, so that difficulties common to both cancel.
+Two models are compared on the same resamples, so that difficulties common to both cancel: they need
+the same seed.
 """
 
 import math
@@ -64,12 +65,7 @@ class Interval(NamedTuple):
 def resample_trajectories(
     groups: Int[Tensor, " rows"], *, resamples: int = 1000, seed: int
 ) -> Float[Tensor, "resample rows"]:
-    """Occurrences of each row when the trajectories are resampled.
-
-    Args:
-        groups: The trajectory of every row, by any number.
-        resamples: Their number.
-        seed: Models that are compared need the same one.
+    """Occurrences of each row when the trajectories, named by any number, are resampled.
 
     Raises:
         TooFew: With fewer than ten trajectories.
@@ -96,15 +92,8 @@ def resample_starts(
     """Occurrences of each start of a rollout, and what was resampled.
 
     Whole trajectories, or where there are too few of them the starts in blocks of time: the first
-    frames of one block move together.
-
-    Args:
-        groups: The trajectory of every start, by any number.
-        frames: The first frame of every start.
-        block: Frames of a block: longer than a rollout and than the correlation time; None: such
-            blocks are not known.
-        resamples: Their number.
-        seed: Models that are compared need the same one.
+    frames of one block move together. It must be longer than a rollout and than the correlation
+    time; None: such blocks are not known.
 
     Raises:
         TooFew: With fewer than ten trajectories, and fewer than ten blocks.
@@ -126,11 +115,8 @@ def resample_blocks(
 ) -> Float[Tensor, "resample rows"]:
     """Occurrences of each row when blocks of frames are resampled within every recording.
 
-    Args:
-        groups: The recording of every row; rows of one are in the order of time, without a gap.
-        block: Frames of a block: longer than the correlation time.
-        resamples: Their number.
-        seed: Of the random numbers.
+    Rows of a recording are in the order of time, without a gap; a block is longer than the
+    correlation time.
 
     Raises:
         TooFew: With fewer than ten whole blocks in all recordings together.
@@ -159,13 +145,9 @@ def interval(
     weights: Float[Tensor, "resample rows"],
     level: float = 0.95,
 ) -> Interval:
-    """The values of all rows, and the interval of this share of the resampled values.
+    """The values of all rows, and the interval that holds this share of the resampled values.
 
-    Args:
-        measure: Computes values from sums.
-        rows: Its terms; more axes (such as lead times) are kept.
-        weights: Of ``resample_trajectories`` or ``resample_blocks``.
-        level: Share of the resamples within the interval.
+    Further axes of the rows, such as lead times, are kept.
     """
     value = measure.values(rows.sum(0))
     low, high = holding(value, *ends(resampled_values(measure, rows, weights), level))

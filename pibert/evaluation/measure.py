@@ -120,10 +120,8 @@ def squared_unit(unit: str) -> str:
 def gradient_unit(unit: str, length_unit: str | None) -> str:
     """The unit of a derivative in space: ``1/s`` of ``m/s`` over ``m``.
 
-    Args:
-        unit: Of the field.
-        length_unit: Of the grid's spacing; None: the one that fits the field, which is metres for
-            SI units and none for dimensionless fields. D is that of flows in units of U and D.
+    Without a length unit it is the one that fits the field: metres for SI units, none for
+    dimensionless fields. D is that of flows in units of U and D.
     """
     if unit == "1" and length_unit in (None, "D"):
         return "1" if length_unit is None else "U/D"

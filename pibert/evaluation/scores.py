@@ -156,6 +156,11 @@ def as_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def as_numbers(values: Tensor) -> list[float | None]:
+    """Numbers for JSON; None where one is not finite."""
+    return [as_number(value) for value in values.tolist()]
+
+
 def condition_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> list[int]:
     """Return a number for every trajectory, equal if their parameters of these names are."""
     keys = [condition(parameters, names) for parameters in facts["parameters"]]

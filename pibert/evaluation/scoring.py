@@ -45,12 +45,10 @@ class FrameScores:
 
 
 def score_frames(predictor: Predictor, samples: Samples) -> FrameScores:
-    """Score the next frame of every window of the samples.
+    """Score the next frame of every window of the samples, which are of one frame ahead.
 
-    Args:
-        predictor: Of one or more frames ahead; its first one counts.
-        samples: Test windows of one frame ahead. Their history may be longer than the predictor's,
-            so that models with different histories are scored on the same frames.
+    Their history may be longer than the predictor's, so that models with different histories are
+    scored on the same frames.
     """
     if samples.window.history < predictor.history or samples.window.horizon != 1:
         raise ValueError(

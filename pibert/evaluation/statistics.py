@@ -346,12 +346,8 @@ def dominant_frequency(
 ) -> float | None:
     """The frequency of the highest peak, between the frequencies of the transform.
 
-    The peak is that of the parabola through the logarithms of three neighbours.
-
-    Args:
-        frequency: Equally spaced from zero.
-        power: A spectral density.
-        least: Share of the energy that the peak must hold; None is returned if it holds less.
+    The peak is that of the parabola through the logarithms of three neighbours. None: it holds less
+    than a ``least`` share of the energy.
     """
     whole = power[1:].sum()
     if len(power) < 4 or not whole > 0:

@@ -1,6 +1,5 @@
 """Evaluate a run: the model of a run folder on the test split of some flows."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,6 +31,7 @@ from pibert.evaluation.scores import (
     LEVEL,
     Scores,
     as_number,
+    as_numbers,
     read_card,
     save_card,
     save_scores,
@@ -252,9 +252,7 @@ def identity_of(
 
 def nmse_of(card: dict[str, Any]) -> float | None:
     """Return the main score of a run: NMSE of all components, in physical units."""
-    entries, values = (card[what]["physical/pointwise"] for what in ("entries", "values"))
-    pairs = zip(entries, values, strict=True)
-    return next(v for e, v in pairs if (e["metric"], e["component"]) == ("nmse", "all"))
+    return Scores(card)["nmse"]["all"]
 
 
 def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
@@ -355,7 +353,7 @@ def _rollouts(
             own.name: dict(
                 zip(
                     (f"{entry.metric} {entry.component}" for entry in own.entries),
-                    _plain(own.values(arrays[f"terms/{name}"].sum(0))),
+                    as_numbers(own.values(arrays[f"terms/{name}"].sum(0))),
                     strict=True,
                 )
             )
@@ -409,7 +407,7 @@ def _interval_scores(
         "level": level,
         "steps": steps,
         "entries": [vars_of(entry) for entry in measure.entries],
-        "values": [_plain(row) for row in curves],
+        "values": [as_numbers(row) for row in curves],
         "intervals": method,
     }
     return facts, _named("rollout_intervals", {"terms": found["terms"], "curves": curves, **ends})
@@ -436,15 +434,11 @@ def _free_runs(
     }
     for name, rows in (("values", found["terms"]), ("sampling", found["sampling"])):
         method, ends = _intervals(measure, found | {"terms": rows}, card, max(facts["frames"]))
-        facts |= {"intervals": method, name: _plain(measure.values(rows.sum(0)))}
+        facts |= {"intervals": method, name: as_numbers(measure.values(rows.sum(0)))}
         if ends:
-            pairs = zip(_plain(ends["low"]), _plain(ends["high"]), strict=True)
+            pairs = zip(as_numbers(ends["low"]), as_numbers(ends["high"]), strict=True)
             facts[f"{name}_intervals"] = [None if None in pair else list(pair) for pair in pairs]
     return facts, _named("free_run", found)
-
-
-def _plain(values: torch.Tensor) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _training(folder: Path) -> dict[str, Any]:

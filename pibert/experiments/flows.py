@@ -106,10 +106,7 @@ def prepare(
 ) -> Flows:
     """Return the flows of a configuration, with the statistics of the training split.
 
-    Args:
-        config: Which flows.
-        device: Where to simulate flows that are not in the cache.
-        on_progress: Called with the number of simulated flows.
+    Flows that are not in the cache are simulated on the device, with calls of ``on_progress``.
     """
     trajectories, source, published = _trajectories(config, device, on_progress)
     _warn_of_filled(trajectories)
@@ -135,12 +132,9 @@ def outline(
 
 
 def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) -> Flows:
-    """Return flows that are all in the test split of a model.
+    """Return flows that are all in the test split of a model, in its scaling.
 
-    Args:
-        config: Which flows, and how they were converted in training; its split is not used.
-        spec: The model's: names and scaling of the parameters.
-        normalizer: The model's.
+    The split of the configuration is not used.
     """
     trajectories, source, _ = _trajectories(config, "cpu", None)
     _warn_of_filled(trajectories)

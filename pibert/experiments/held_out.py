@@ -41,10 +41,7 @@ def flows_to_score(
 ) -> Flows:
     """Return the flows that a model is scored on: its own test split, or all of other data.
 
-    Args:
-        folder: A run; with ``data`` any model folder.
-        data: A file or folder of flows.
-        stated: Metadata of ``data``, as for ``as_trained``.
+    With ``data`` the model need not be a run; ``stated`` is their metadata, as for ``as_trained``.
     """
     if not folder.is_dir():
         raise NotADirectoryError(

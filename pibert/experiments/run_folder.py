@@ -72,13 +72,8 @@ def record(
 ) -> None:
     """Write config.json, or refuse a folder that has another one.
 
-    Args:
-        experiment: What is done.
-        facts: What else must be the same when the run is resumed: ``data``, ``start``,
-            ``schedule``.
-        out: The run folder.
-        stage: Of the experiment.
-        fabric: Knows the hardware.
+    ``facts`` are what else must be the same when the run is resumed: ``data``, ``start``,
+    ``schedule``.
     """
     path = out / "config.json"
     refuse_other(experiment, out, stage)

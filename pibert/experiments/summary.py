@@ -39,13 +39,7 @@ _OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
 
 
 def summarise(experiment: Experiment, stages: Mapping[Part, Setup], device: str) -> Iterator[str]:
-    """Describe model, flows and the schedule of each stage, a line each.
-
-    Args:
-        experiment: What is run.
-        stages: The setup of each stage.
-        device: Where it is computed.
-    """
+    """Describe model, flows and the schedule of each stage, a line each."""
     setup = next(iter(stages.values()))
     chosen = experiment.model
     preset = f", preset {chosen.preset}" if chosen.preset else ""
@@ -217,10 +211,7 @@ _OF_METADATA = ("adversarial", "omitted", "boundary")
 def physics_notes(experiment: Experiment, flows: Flows, stage: Stage) -> tuple[str, ...]:
     """Return notes on physics that the model could use on these flows and does not.
 
-    Args:
-        experiment: What is trained, and how.
-        flows: The data, in their own units or in those of the model.
-        stage: ``train`` includes the pretraining of the experiment.
+    The stage ``train`` includes the pretraining of the experiment.
     """
     flows = with_family_of_model(experiment.model, flows)
     stages = [experiment.pretraining_weights] if experiment.pretraining or stage != "train" else []

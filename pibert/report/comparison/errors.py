@@ -28,7 +28,7 @@ from pibert.report.comparison.plots import (
     sheet,
 )
 from pibert.report.comparison.results import UNTRAINED, DatasetResults
-from pibert.report.comparison.table import digits
+from pibert.report.comparison.table import Metric, digits
 from pibert.report.comparison.tables.ranking import flow_errors
 from pibert.report.figures import NORMAL, SMALL, with_unit
 
@@ -40,21 +40,13 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _FLOW_MODELS, _FLOW_ROWS = 6, 48
 
 
-class Group(NamedTuple):
-    """Bars that stand together, one for each model."""
-
-    label: str
-    metric: str
-    component: str = "all"
-
-
 class Bar(NamedTuple):
     value: float
     low: float | None
     high: float | None
 
 
-def bar_of(data: DatasetResults, model: str, group: Group) -> Bar | None:
+def bar_of(data: DatasetResults, model: str, group: Metric) -> Bar | None:
     """Mean over seeds, and the widest of their intervals; None where nothing was measured."""
     value = data.value(model, group.metric, group.component)
     if value is None:
@@ -66,7 +58,7 @@ def bar_of(data: DatasetResults, model: str, group: Group) -> Bar | None:
 
 
 def draw_bars(
-    ax: Axes, data: DatasetResults, models: Sequence[str], title: str, groups: Sequence[Group]
+    ax: Axes, data: DatasetResults, models: Sequence[str], title: str, groups: Sequence[Metric]
 ) -> None:
     """Fill axes with groups of bars."""
     width, ends = _FULL / len(models), []
@@ -105,7 +97,7 @@ def _bar_style(data: DatasetResults, model: str) -> dict[str, Any]:
 
 
 def _bar_figure(
-    data: DatasetResults, panels: Mapping[str, Sequence[Group]], caption: str
+    data: DatasetResults, panels: Mapping[str, Sequence[Metric]], caption: str
 ) -> Plot | None:
     """The panels that have anything to show, two in a row."""
     models = data.shown(MOST)
@@ -134,7 +126,7 @@ def metrics(data: DatasetResults) -> Plot | None:
         components = [*data.spec.channels, SPEED, "all"]
         units = {r["unit"] for c in components for r in data.find(data.models[0], metric, c)}
         unit = units.pop() if len(units) == 1 else "1"
-        panels[with_unit(title, unit)] = [Group(name, metric, name) for name in components]
+        panels[with_unit(title, unit)] = [Metric(name, metric, name) for name in components]
     caption = (
         f"All {data.facts['test_frames']} test frames, physical units: LMAE and NMSE (lower is "
         "better), LPCC and R² (higher is better) of every component; models by rank."
@@ -146,11 +138,11 @@ def metrics(data: DatasetResults) -> Plot | None:
 def scales(data: DatasetResults) -> Plot | None:
     """Errors of wavelet sub-bands, of averaged fields, and of wavenumber bands."""
     panels = {
-        "wavelet sub-bands, NMSE": [Group(name, "haar_nmse", name) for name in GROUPS],
-        "averages over k × k points, NMSE": [Group(f"k = {k}", f"scale_{k}_nmse") for k in SCALES],
-        "wavenumber bands, NMSE": [Group(name, "band_nmse", name) for name in BANDS],
+        "wavelet sub-bands, NMSE": [Metric(name, "haar_nmse", name) for name in GROUPS],
+        "averages over k × k points, NMSE": [Metric(f"k = {k}", f"scale_{k}_nmse") for k in SCALES],
+        "wavenumber bands, NMSE": [Metric(name, "band_nmse", name) for name in BANDS],
         "wavenumber bands, error of the spectrum": [
-            Group(name, "band_spectrum_error", name) for name in BANDS
+            Metric(name, "band_spectrum_error", name) for name in BANDS
         ],
     }
     caption = (
@@ -169,10 +161,10 @@ def sequence_metrics(data: DatasetResults) -> Plot | None:
     singles = {"KE": "official_ke", "MVPE": "official_mvpe"}
     panels = {
         with_unit("fRMSE", units.get("official_frmse")): [
-            Group("all wavenumbers", "official_frmse"),
-            *(Group(band, f"official_frmse_{band}") for band in BANDS),
+            Metric("all wavenumbers", "official_frmse"),
+            *(Metric(band, f"official_frmse_{band}") for band in BANDS),
         ],
-        "other errors": [Group(with_unit(n, units.get(m)), m) for n, m in singles.items()],
+        "other errors": [Metric(with_unit(n, units.get(m)), m) for n, m in singles.items()],
     }
     caption = (
         "Metrics of whole sequences, computed as in RealPDEBench's code, of one-step "

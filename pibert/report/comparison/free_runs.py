@@ -17,7 +17,6 @@ from torch import Tensor
 from pibert.evaluation.measure import squared_unit
 from pibert.evaluation.regions import stations
 from pibert.evaluation.statistics import LEAST_FRAMES
-from pibert.evaluation.temporal import power_density
 from pibert.report.comparison.fields import excess
 from pibert.report.comparison.plots import (
     Plot,
@@ -29,11 +28,9 @@ from pibert.report.comparison.plots import (
     point_style,
     rows_of_models,
     sheet,
-    side_legend,
-    time_unit,
 )
 from pibert.report.comparison.results import UNTRAINED, DatasetResults
-from pibert.report.comparison.spectra import inverse_unit
+from pibert.report.comparison.spectra import draw_power
 from pibert.report.figures import (
     LARGE,
     NORMAL,
@@ -258,28 +255,12 @@ def spectra(data: DatasetResults) -> Plot | None:
         return None
     spec, first = data.spec, _shown(data, models[0])
     channel = 0 if spec.velocity is None else spec.velocity[1]
-    dt, clock = spec.dt or 1.0, time_unit(data)
-    series = {"truth": first["true_series"]}
-    for model in models:
-        arrays = _shown(data, model)
-        if _lost_after(data, model) is None:
-            series[model] = arrays["series"]
-    figure, axes = sheet(8.4, 3.9)
-    ax, curves = axes[0, 0], {}
-    for name, at_probes in series.items():
-        frequency, power = power_density(at_probes[..., channel], dt)
-        curves[name] = power.mean(1)[1:].numpy()
-    f, floor = frequency[1:].numpy(), _SMALLEST * curves["truth"].max()
-    unit = "" if spec.units[channel] == "1" else f"({spec.units[channel]})² {clock or ''}".strip()
-    across = with_unit("frequency f", None if clock is None else inverse_unit(clock))
-    label = spec.channels[channel]
-    frame(ax, f"Power spectral density of {label}, free runs", x=across, y=with_unit("P(f)", unit))
-    logarithmic(ax, "y", [floor, *np.concatenate(list(curves.values())).clip(floor)])
-    for name, values in curves.items():
-        ax.plot(f, np.maximum(values, floor), **line_style(data, name))
-    ax.axvline(f[curves["truth"].argmax()], color="0.7", lw=0.8, zorder=0)
-    ax.set_xlim(0, f[-1])
-    side_legend(ax)
+    whole = [m for m in models if _lost_after(data, m) is None]
+    series = {"truth": first["true_series"], **{m: _shown(data, m)["series"] for m in whole}}
+    series = {name: values[..., channel] for name, values in series.items()}
+    title = f"Power spectral density of {spec.channels[channel]}, free runs"
+    figure, ax, peak = draw_power(data, series, title, spec.units[channel], _SMALLEST)
+    ax.axvline(peak, color="0.7", lw=0.8, zorder=0)
     caption = (
         f"{_origin(data, models)} Mean over {len(first['probes'])} probes, Hann window. Vertical "
         "line: the highest peak of the truth. The runs see no true frame after their start, so a "

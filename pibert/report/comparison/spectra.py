@@ -10,11 +10,13 @@ Power spectra at probes are those of ``evaluation/temporal.py``, of one-step (te
 predictions, in which persistence keeps the frequencies of the flow too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
 
 from pibert.evaluation.measure import velocity_unit
 from pibert.evaluation.scales import BANDS, FLOOR, Spectra, wavenumbers
@@ -99,26 +101,10 @@ def power_spectra(data: DatasetResults) -> Plot | None:
     series = probe_series(data, data.shown(8))
     if series is None or len(series.time) < LEAST_FRAMES:
         return None
-    dt, clock = data.spec.dt or 1.0, time_unit(data)
-    frequency, power = power_density(series.truth, dt)
-    f, truth = frequency[1:].numpy(), power.mean(1)[1:].numpy()
-    floor = _POWER_SHOWN * truth.max()
-    density = {"truth": truth} | {
-        m: power_density(values, dt)[1].mean(1)[1:].numpy() for m, values in series.models.items()
-    }
-    figure, axes = sheet(8.4, 3.9)
-    ax = axes[0, 0]
-    unit = None if series.unit == "1" else f"({series.unit})² {clock or ''}".strip()
+    shown = {"truth": series.truth, **series.models}
     title = f"Power spectral density of {series.label}, one-step predictions"
-    across = with_unit("frequency f", None if clock is None else inverse_unit(clock))
-    frame(ax, title, x=across, y=with_unit("P(f)", unit))
-    shown = {name: np.maximum(values, floor) for name, values in density.items()}
-    logarithmic(ax, "y", np.stack(list(shown.values())).flatten().tolist())
-    for name, values in shown.items():
-        ax.plot(f, values, **line_style(data, name))
-    ax.set_xlim(0, f[-1])
-    _mark_bands(ax, np.linspace(0, f[-1], 4).tolist())
-    side_legend(ax)
+    figure, ax, _ = draw_power(data, shown, title, series.unit, _POWER_SHOWN)
+    _mark_bands(ax, np.linspace(0, ax.get_xlim()[1], 4).tolist())
     caption = (
         f"Density of {series.label} in {data.trajectory(0)}, mean over {len(series.probes)} "
         "probes, Hann window; the bands are thirds of the frequencies. The table has the predicted "
@@ -127,6 +113,32 @@ def power_spectra(data: DatasetResults) -> Plot | None:
         "the frequencies of a rollout are not shown."
     )
     return Plot(figure, caption)
+
+
+def draw_power(
+    data: DatasetResults, series: Mapping[str, Tensor], title: str, unit: str, lowest: float
+) -> tuple[Figure, Axes, float]:
+    """Mean power densities of series (t, probe) by model; returns the highest peak of the truth.
+
+    Powers below ``lowest`` times the maximum of the truth are drawn there.
+    """
+    clock, curves = time_unit(data), {}
+    for name, values in series.items():
+        frequency, power = power_density(values, data.spec.dt or 1.0)
+        curves[name] = power.mean(1)[1:].numpy()
+    f, floor = frequency[1:].numpy(), lowest * curves["truth"].max()
+    shown = {name: np.maximum(values, floor) for name, values in curves.items()}
+    figure, axes = sheet(8.4, 3.9)
+    ax = axes[0, 0]
+    across = with_unit("frequency f", None if clock is None else inverse_unit(clock))
+    density = None if unit == "1" else f"({unit})² {clock or ''}".strip()
+    frame(ax, title, x=across, y=with_unit("P(f)", density))
+    logarithmic(ax, "y", np.concatenate(list(shown.values())).tolist())
+    for name, values in shown.items():
+        ax.plot(f, values, **line_style(data, name))
+    ax.set_xlim(0, f[-1])
+    side_legend(ax)
+    return figure, ax, float(f[curves["truth"].argmax()])
 
 
 def inverse_unit(unit: str) -> str:

@@ -16,8 +16,8 @@ from matplotlib.patches import Patch
 from torch import Tensor
 
 from pibert.evaluation.geometry import locate, nearest_cell
-from pibert.evaluation.regions import DOWNSTREAM, PAPER_COLUMNS, column_downstream, paper_column
-from pibert.report.comparison.errors import Group, draw_bars
+from pibert.evaluation.regions import stations
+from pibert.report.comparison.errors import draw_bars
 from pibert.report.comparison.fields import (
     PICKS,
     VORTICITY,
@@ -40,6 +40,7 @@ from pibert.report.comparison.plots import (
     sheet,
 )
 from pibert.report.comparison.results import DatasetResults
+from pibert.report.comparison.table import Metric
 from pibert.report.figures import NORMAL, SMALL, add_bar, show
 
 _LINES = 4
@@ -66,19 +67,14 @@ class Cuts(NamedTuple):
 
 def cuts_of(data: DatasetResults, picked: Picked) -> Cuts:
     """The lines through a selected frame."""
-    grid = data.spec.grid
-    body = _body(data, picked)
+    grid, body = data.spec.grid, _body(data, picked)
+    slices = [
+        Slice(name, column, f"slice_{name.replace(' ', '_')}_rel_l2")
+        for name, column in stations(body, grid).items()
+    ]
     if body is None:
-        slices = [
-            Slice(f"column {n}", paper_column(n, grid.shape[1]), f"slice_column_{n}_rel_l2")
-            for n in PAPER_COLUMNS
-        ]
         return Cuts(slices, grid.shape[0] // 2, 0, "middle row")
     box = locate(body[None], grid)
-    slices = []
-    for region in DOWNSTREAM:
-        column = int(column_downstream(box, region, grid))
-        slices.append(Slice(region.replace("_", " "), column, f"slice_{region}_rel_l2"))
     row = int(nearest_cell(box.centre_y, grid.shape[0]))
     return Cuts(slices, row, int(box.last_column) + 1, "wake line")
 
@@ -92,13 +88,6 @@ def _body(data: DatasetResults, picked: Picked) -> Tensor | None:
     at_border = unknown[0].any() | unknown[-1].any() | unknown[:, 0].any() | unknown[:, -1].any()
     is_body = data.info["has_body"] and bool(unknown.any()) and not at_border
     return unknown if is_body else None
-
-
-def drawn_models(data: DatasetResults, most: int = _LINES) -> list[str]:
-    """Models for lines, by rank: PIBERT, the best, the best other trained one, persistence."""
-    wanted = ["pibert", data.models[0], data.rival(), "persistence", *data.models]
-    known = list(dict.fromkeys(m for m in wanted if m in data.models))[:most]
-    return sorted(known, key=data.models.index)
 
 
 class _Lines:
@@ -164,12 +153,12 @@ def multiscale(data: DatasetResults) -> Plot | None:
     picked = pick(data, "median")
     if picked is None:
         return None
-    models = [m for m in drawn_models(data) if m in picked.predictions]
+    models = [m for m in data.shown(_LINES) if m in picked.predictions]
     lines, quantity = _Lines(data, picked, models), main_quantity(data)
     cuts, label = lines.cuts, label_of(data, quantity)
     figure, axes = sheet(10, 5.4, 2, 2, height_ratios=(1.1, 1))
     lines.draw_map(axes[0, 0], quantity, f"(a) {label}, truth")
-    groups = [Group(cut.label, cut.metric, quantity) for cut in cuts.slices]
+    groups = [Metric(cut.label, cut.metric, quantity) for cut in cuts.slices]
     draw_bars(axes[0, 1], data, data.shown(), f"(b) relative error of {quantity}", groups)
     squares = [Patch(color=data.colour(m), label=m) for m in data.shown()]
     style: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 4}
@@ -194,9 +183,7 @@ def cross_sections(data: DatasetResults) -> Plot | None:
     picks = {name: picked for name in PICKS if (picked := pick(data, name)) is not None}
     if not picks:
         return None
-    models = [
-        m for m in drawn_models(data) if all(m in picked.predictions for picked in picks.values())
-    ]
+    models = [m for m in data.shown(_LINES) if all(m in own.predictions for own in picks.values())]
     quantity = main_quantity(data)
     figure, axes = sheet(10, 2.2 * len(picks) + 0.4, len(picks), 3, sharey=True)
     for row, (name, picked) in zip(axes, picks.items(), strict=True):

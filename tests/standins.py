@@ -1,9 +1,15 @@
 """Small files that stand for what the pages of the documentation speak of."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from PIL import Image
 
+import pibert
 from pibert.data.format import Reader, write
 from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints
@@ -12,10 +18,11 @@ from pibert.data.splits import Shares
 from pibert.experiments import run
 from pibert.experiments.calibration import calibrate_run
 from pibert.experiments.experiment import DataConfig, Experiment, ModelConfig
-from pibert.fields import Normalizer
+from pibert.fields import Normalizer, Trajectory
 from pibert.inference import save_model
 from pibert.inference.calibration import CalibrationSettings
 from tests.data.helpers import make_trajectory
+from tests.documents import ROOT, blocks
 from tests.helpers import tiny_model
 from tests.inference.flows import flows
 from tests.lookalikes.openfoam import write_case
@@ -97,3 +104,44 @@ def cfd_cases(folder: Path, frames: int = 14) -> None:
 
 def realpdebench(folder: Path) -> None:
     write_root(folder / "data/realpdebench", frames=44)
+
+
+def flow_at(reynolds: float, frames: int = 24) -> Trajectory:
+    """A travelling wave whose speed follows its Reynolds number."""
+    x, y = np.meshgrid(0.1 * np.arange(20), 0.1 * np.arange(16))
+    states = [vectors(x, y, 0.05 * number, reynolds / 100) for number in range(frames)]
+    array = np.stack(states).astype("float32")
+    hints: dict[str, Any] = {"dx": 0.1, "dy": 0.1, "dt": 0.05, "unit": "m/s", "length_unit": "m"}
+    hints |= {"parameters": {"Re": reynolds}, "family": "incompressible", "channels": ("u", "v")}
+    return pibert.flow(array, name=f"re{reynolds:g}", **hints)[0]
+
+
+def one_recording(folder: Path) -> None:
+    write(folder / "run.h5", [flow_at(100, frames=140)])
+    shipped = "pibert/weights/cylinder-mr"
+    (folder / shipped).mkdir(parents=True)
+    shutil.copy(ROOT / shipped / "sample.h5", folder / shipped)
+
+
+def flows_at_reynolds_numbers(folder: Path) -> None:
+    write(folder / "flows.h5", [flow_at(reynolds) for reynolds in range(100, 500, 40)])
+
+
+def cookbook(folder: Path) -> None:
+    """PIV text, arrays, an image, flows by Reynolds number, and files of the tutorials."""
+    piv_recording(folder, frames=60)
+    u = np.random.default_rng(0).normal(size=(4, 16, 20))
+    np.savez(folder / "fields.npz", Vx=u, Vy=-u, x=2.0 * np.arange(20), y=2.0 * np.arange(16))
+    image = np.zeros((16, 20), dtype=np.uint8)
+    image[:3, :4] = 255
+    Image.fromarray(image).save(folder / "shadow.png")
+    scale = 0.05e-3 * 20, 0.05e-3 * 16
+    for reynolds in (100, 150, 200, 250, 350, 400, 450, 500, 550):
+        flow = flow_at(reynolds, frames=60)
+        grid = replace(flow.spec.grid, dx=scale[0], dy=scale[1])
+        spec = replace(flow.spec, grid=grid, dt=0.002)
+        time = 0.002 * torch.arange(60, dtype=torch.float64)
+        write(folder / f"re{reynolds}.h5", [replace(flow, spec=spec, time=time)])
+    for page, kind in (("compare", "toml"), ("new-model", "python")):
+        text = next(b.text for b in blocks(f"docs/tutorials/{page}.md") if b.kind == kind)
+        (folder / text.splitlines()[0].removeprefix("# ")).write_text(text)

@@ -1,6 +1,6 @@
 """What the pages of the documentation show works: Python, commands, links.
 
-Quick starts, which are followed as a whole, have a test file of their own.
+Tutorials, which are followed as a whole, have a test file of their own.
 """
 
 import re
@@ -27,6 +27,7 @@ from tests.documents import (
     words,
 )
 from tests.serve.server_process import ServerProcess
+from tests.test_tutorials import TUTORIALS
 
 COMMAND = typer.main.get_command(app)
 OF_THE_GROUP = {option for parameter in COMMAND.params for option in parameter.opts}
@@ -97,8 +98,7 @@ def test_every_command_of_a_page_is_one_that_exists(page: str) -> None:
 
 def test_all_python_of_the_pages_is_run_by_some_test() -> None:
     found = {page for page in PAGES if python_blocks(page)}
-    quickstarts = {page for page in PAGES if page.startswith("docs/quickstart/")}
-    assert found - quickstarts == {*ELSEWHERE, *HERE}
+    assert found - {*TUTORIALS} == {*ELSEWHERE, *HERE}
     for page, test in ELSEWHERE.items():
         assert Path(page).name in (ROOT / test).read_text(), (page, test)
 

@@ -1,4 +1,4 @@
-"""Packages and files that add models, readers and metrics: the template of the quick start."""
+"""Packages and files that add models, readers and metrics: the template of the tutorial."""
 
 import importlib
 import json
@@ -25,7 +25,7 @@ from tests.command import refusal, well
 from tests.documents import ROOT, blocks, words
 from tests.helpers import refused
 
-PAGE = "docs/quickstart/new-model.md"
+PAGE = "docs/tutorials/new-model.md"
 SHORT = (
     *("training.epochs=1", "training.batch_size=8", "model.options.width=4"),
     *("data.shares.train=0.6", "data.shares.valid=0.2"),

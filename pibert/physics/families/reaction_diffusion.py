@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from pibert.physics.derivatives import Order, laplacian
-from pibert.physics.diagnostics import positivity
 from pibert.physics.families.family import (
     Coefficient,
     Coefficients,
@@ -88,7 +87,7 @@ class ReactionDiffusion(Family):
         self, fields: Frames, grid: Grid, *, dt: float | None, **coefficients: Coefficient
     ) -> dict[str, Tensor]:
         """Mean depth of the concentrations below zero."""
-        depths = [positivity(fields[name]).mean(-1) for name in self.channels]
+        depths = [(-fields[name]).clamp(min=0).mean((-3, -2, -1)) for name in self.channels]
         return {"negativity": torch.stack(depths).mean(0)}
 
     def __init__(self, name: str, reaction: Reaction) -> None:

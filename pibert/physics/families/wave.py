@@ -7,13 +7,14 @@ From three frames of u the residual is that at the middle frame. From two frames
 rate u_t it is that midway between them. Both are second order in dt.
 """
 
+import math
 from collections.abc import Collection, Sequence
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from pibert.physics.derivatives import Order, laplacian
-from pibert.physics.diagnostics import SIDES, boundary_reflection, dispersion
+from pibert.physics.derivatives import Order, ddx, ddy, laplacian
 from pibert.physics.families.family import (
     Coefficient,
     Coefficients,
@@ -25,6 +26,11 @@ from pibert.physics.families.family import (
     spread,
 )
 from pibert.physics.grid import Boundary, Grid
+
+_STRONG = 1e-6
+"""Least energy of a mode whose frequency is measured, relative to the strongest mode."""
+_INSIDE = 4
+"""Points between a side and the line on which its reflection is measured."""
 
 
 class Wave(Family):
@@ -51,11 +57,11 @@ class Wave(Family):
         if dt is None or speed is None or u.shape[-3] < 3:
             return {}
         if grid.periodic_x and grid.periodic_y:
-            found = dispersion(u, grid, dt, speed)
-            errors = (found.measured / found.exact - 1).abs()
+            measured, exact = dispersion(u, grid, dt, speed)
+            errors = (measured / exact - 1).abs()
             errors[..., 0, 0] = torch.nan  # the mean does not oscillate
             return {"dispersion_error": errors.flatten(-2).nanmean(-1)}
-        kinds = zip(SIDES, grid.sides, strict=True)
+        kinds = grid.sides._asdict().items()
         open_sides = [side for side, kind in kinds if kind in (Boundary.OPEN, Boundary.OUTFLOW)]
         shares = [boundary_reflection(u, grid, dt, speed, side) for side in open_sides]
         return {"reflection": torch.stack(shares).mean(0)} if shares else {}
@@ -120,3 +126,47 @@ class FirstOrderWave(Wave):
         mismatch = torch.zeros_like(rate) if change is None else change - rate
         wave = super()._residuals(fields, grid, dt, order, factors)
         return {"rate": mismatch.unsqueeze(-3), **wave}
+
+
+def dispersion(
+    frames: Float[Tensor, "*batch t y x"], grid: Grid, dt: float, speed: Coefficient
+) -> tuple[Float[Tensor, "*batch ky kx"], Float[Tensor, "*batch ky kx"]]:
+    """Measured angular frequency and c |k| of every mode in the layout of ``torch.fft.rfft2``.
+
+    In every Fourier mode a[n+1] - 2 a[n] + a[n-1] = -4 sin^2(w dt / 2) a[n] holds exactly for any
+    mix of waves that travel both ways, so w is fitted by least squares over three frames or more
+    of a periodic box. It is unique for w dt < pi. Modes without energy are NaN.
+    """
+    ny, nx = frames.shape[-2:]
+    kx = 2 * math.pi * torch.fft.rfftfreq(nx, grid.dx, dtype=frames.dtype, device=frames.device)
+    ky = 2 * math.pi * torch.fft.fftfreq(ny, grid.dy, dtype=frames.dtype, device=frames.device)
+    modes = torch.fft.rfft2(frames)  # (*batch, t, ky, kx)
+    now = modes[..., 1:-1, :, :]
+    bend = modes[..., 2:, :, :] - 2 * now + modes[..., :-2, :, :]
+    energy = now.abs().square().sum(-3)
+    sine = (-(now.conj() * bend).real.sum(-3) / (4 * energy)).clamp(0, 1).sqrt()
+    strong = energy > _STRONG * energy.amax((-2, -1), keepdim=True)
+    measured = torch.where(strong, 2 / dt * torch.asin(sine), math.nan)
+    return measured, (spread(speed) * torch.hypot(ky[:, None], kx)).expand_as(measured)
+
+
+def boundary_reflection(
+    frames: Float[Tensor, "*batch t y x"], grid: Grid, dt: float, speed: Coefficient, side: str
+) -> Float[Tensor, "*batch"]:
+    """Share of the outgoing wave energy that comes back from a side: 0 open, 1 a hard wall.
+
+    On a line inside the side, with n pointing outwards, u_t - c u_n holds the outgoing wave and
+    u_t + c u_n the incoming one. The ratio of their squares, summed over the line and all frames
+    (three or more at equal intervals), is the energy reflection coefficient. The frames must cover
+    the passage out and back. The split is exact at normal incidence; waves at the angle a to the
+    normal count as reflected by at least ((1 - cos a) / (1 + cos a))^2.
+    """
+    dim, derivative = (-1, ddx) if side in ("left", "right") else (-2, ddy)
+    outward = 1 if side in ("right", "top") else -1
+    index = frames.shape[dim] - 1 - _INSIDE if outward > 0 else _INSIDE
+    u_t = (frames[..., 2:, :, :] - frames[..., :-2, :, :]).select(dim, index) / (2 * dt)
+    u_n = outward * derivative(frames[..., 1:-1, :, :], grid).select(dim, index)
+    c = spread(speed)
+    incoming = (u_t + c * u_n).square().sum((-2, -1))
+    outgoing = (u_t - c * u_n).square().sum((-2, -1))
+    return incoming / outgoing

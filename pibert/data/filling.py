@@ -37,8 +37,6 @@ from pibert.models.reconstruction import fill_smoothly
 Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
 """(fields (b, h, c, y, x), known (b, h, y, x), parameters) -> fields without gaps."""
 
-_BLOCK = 256
-"""Frames of masks read at a time."""
 _PLATE_STEPS = 200
 """Conjugate gradient steps of a thin plate, enough for gaps of some twenty points."""
 _PLATE_VALUES = 1 << 15
@@ -49,8 +47,7 @@ def count_filled(trajectory: Trajectory, frames: slice = slice(None)) -> tuple[i
     """Count filled and known points of frames; zeros if the recording marks no filled points."""
     measured = known = 0
     chosen = range(trajectory.num_frames)[frames] if trajectory.filled is not None else range(0)
-    for start in range(chosen.start, chosen.stop, _BLOCK):
-        block = slice(start, min(start + _BLOCK, chosen.stop))
+    for block in frame_blocks(trajectory, chosen.start, chosen.stop):
         known += int(trajectory.known(block).sum())
         measured += int(trajectory.measured(block).sum())
     return known - measured, known

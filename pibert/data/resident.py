@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from pibert.data.dataset import BatchOrder, Samples, make_batch
+from pibert.data.views import frame_blocks
 from pibert.fields import Batch
-
-_BLOCK_BYTES = 1 << 26
 
 
 class ResidentLoader:
@@ -61,12 +60,10 @@ class ResidentLoader:
         self._known = torch.empty(frames, rows, columns, dtype=torch.bool, device=self.device)
         self._has_filled = samples.has_filled
         self._measured = torch.empty_like(self._known) if samples.has_filled else self._known
-        block = max(1, _BLOCK_BYTES // (4 * channels * rows * columns))
         for index, (start, stop, offset) in enumerate(torch.stack((low, high, shift), 1).tolist()):
-            for first in range(start, stop, block):
-                last = min(first + block, stop)
-                rows_of = slice(first + offset, last + offset)
-                fields, known, measured = samples.read(index, slice(first, last))
+            for block in frame_blocks(samples.trajectories[index], start, stop):
+                rows_of = slice(block.start + offset, block.stop + offset)
+                fields, known, measured = samples.read(index, block)
                 self._fields[rows_of], self._known[rows_of] = fields, known
                 if samples.has_filled:
                     self._measured[rows_of] = measured

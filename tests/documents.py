@@ -55,7 +55,7 @@ def python_blocks(page: str) -> list[str]:
     return [block.text for block in blocks(page) if block.kind == "python"]
 
 
-def run_python(page: str, code: str, **names: object) -> dict[str, object]:
+def run_python(page: str, code: str, /, **names: object) -> dict[str, object]:
     """Execute a block; returns what it defined."""
     exec(compile(code, page, "exec"), names)
     return names

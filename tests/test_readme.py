@@ -36,17 +36,6 @@ def test_the_python_example_runs() -> None:
     assert names["y"].shape == (4, 2, 64, 64)
 
 
-def test_the_example_of_a_trained_model_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    standins.trained_model(tmp_path)
-    names: Any = run_python("README.md", example_with("predictor.fill"))
-    assert names["frames"].shape == (3, 50, 2, 16, 16)
-    assert np.array_equal(names["block"], names["frames"][:, -1:])
-    assert np.isfinite(names["whole"]).all()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pibert.notes.InputWarning")
 def test_the_three_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def piv_recording(folder: Path, frames: int = 120) -> None:
         write_openpiv(folder / "run1" / f"B{number:04}.txt", field, flags)
 
 
-def cfd_cases(folder: Path, frames: int = 14) -> None:
+def cfd_cases(folder: Path, frames: int = 24) -> None:
     """OpenFOAM cases and a VTK collection of the same kind of flow; more of them converted."""
     axes = (0.1 * np.arange(16), 0.1 * np.arange(12), np.array([0.5]))
     points = points_of(axes)

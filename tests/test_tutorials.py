@@ -53,7 +53,7 @@ def test_every_configuration_of_the_tutorials_is_valid(tmp_path: Path) -> None:
                     compares = "[candidates." in block.text
                     (load_comparison if compares else load_experiment)(path)
                     seen.append(page)
-    assert len(seen) == 4
+    assert len(seen) == 3
 
 
 def test_recordings_of_the_tutorials_are_converted(

@@ -74,7 +74,7 @@ def test_the_example_of_the_data_page_runs(tmp_path: Path, monkeypatch: pytest.M
 WAKES = {
     "samples": 6,
     "group": 6,
-    "frames": 8,
+    "frames": 12,
     "warm_up": 1.0,
     "speed": 0.15,
     "domain": [8, 6],
@@ -103,7 +103,7 @@ CHEAP: dict[str, list[str]] = {
         *settings("data.wakes.recipe.", WAKES),
         *settings("data.wakes.shares.", {"train": 0.5, "valid": 0.2}),
         *settings("candidates.pibert.model.options.", MODEL | {"heads": 2}),
-        *settings("", {"samples": 48, "training.batch_size": 8}),
+        *settings("", {"samples": 96, "training.batch_size": 8}),
         *settings("rollout.", {"steps": 2, "starts": 2}),
     ],
     "rollout": ["--steps", "2"],

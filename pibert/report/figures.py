@@ -159,6 +159,36 @@ def panels(
     return figure, axes
 
 
+def maps_and_curves(
+    grid: Grid, count: int, columns: int, curves: int = 0
+) -> tuple[Figure, list[Axes], list[Axes]]:
+    """Axes for so many maps with the aspect ratio of the flow, and for curves below them."""
+    aspect = height_over_width(grid)
+    width = 1.35 * PANEL * min(1.0, 1 / aspect)
+    height, rows = max(0.8, width * aspect), -(-count // columns)
+    sizes = [rows * (height + 0.85), 2.4][: 1 + bool(curves)]
+    figure = blank(columns * (max(width, 1.8) + 1.0), sum(sizes) + 0.3)
+    parts = figure.add_gridspec(len(sizes), 1, height_ratios=sizes)
+    above, *below = (figure.add_subfigure(parts[i]) for i in range(len(sizes)))
+    maps = above.subplots(rows, columns, squeeze=False).ravel().tolist()
+    lines = [ax for part in below for ax in part.subplots(1, curves, squeeze=False)[0]]
+    for ax in maps[count:]:
+        ax.set_axis_off()
+    for ax in (*maps, *lines):
+        ax.tick_params(which="both", labelsize=SMALL, length=2)
+        ax.locator_params(axis="x", nbins=5)
+    return figure, maps[:count], lines
+
+
+def name_axes(ax: Axes, title: str, x: str, y: str) -> None:
+    """Title and labels of a panel of curves, and a legend if its lines have names."""
+    ax.set_title(title, fontsize=NORMAL)
+    ax.set_xlabel(x, fontsize=SMALL)
+    ax.set_ylabel(y, fontsize=SMALL)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(fontsize=SMALL, frameon=False)
+
+
 def show(
     ax: Axes, layer: Layer, grid: Grid, low: float, high: float, colours: str, unknown: str = GREY
 ) -> AxesImage:

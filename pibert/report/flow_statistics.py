@@ -16,14 +16,14 @@ from pibert.evaluation.measure import velocity_unit
 from pibert.report.figures import (
     GREY,
     NORMAL,
-    PANEL,
     SIGNED,
     SMALL,
     VALUES,
     blank,
-    height_over_width,
     is_signed,
     layer_of,
+    maps_and_curves,
+    name_axes,
     picture_path,
     with_unit,
     write_figure,
@@ -51,29 +51,6 @@ def draw_statistics(folder: Path, found: FlowStatistics) -> list[Path]:
     for figure in figures.values():
         figure.suptitle(f"{found.flow.name}, {found.flow.num_frames} frames", fontsize=NORMAL)
     return [write_figure(f, picture_path(folder / f"{name}.png")) for name, f in figures.items()]
-
-
-def _panels(
-    found: FlowStatistics, count: int, columns: int, curves: int = 0
-) -> tuple[Figure, list[Axes], list[Axes]]:
-    """Axes of maps with the aspect ratio of the flow, and of curves above them."""
-    aspect = height_over_width(found.spec.grid)
-    width = 1.35 * PANEL * min(1.0, 1 / aspect)
-    height, rows = max(0.8, width * aspect), -(-count // columns)
-    size, lines = rows * (height + 0.85), list[Axes]()
-    figure = blank(columns * (max(width, 1.8) + 1.0), size + 0.3 + 2.4 * bool(curves))
-    if curves:
-        parts = figure.add_gridspec(2, 1, height_ratios=[2.4, size])
-        above, below = (figure.add_subfigure(parts[i]) for i in range(2))
-        lines = list(above.subplots(1, curves, squeeze=False)[0])
-        maps = below.subplots(rows, columns, squeeze=False).ravel()
-    else:
-        maps = figure.subplots(rows, columns, squeeze=False).ravel()
-    for ax in maps[count:]:
-        ax.set_axis_off()
-    for ax in (*maps, *lines):
-        ax.tick_params(which="both", labelsize=SMALL, length=2)
-    return figure, list(maps[:count]), lines
 
 
 def _map(
@@ -127,16 +104,8 @@ def _map(
         ax.quiver(x[columns], y[rows], u, v, color="black", width=0.004, alpha=0.8, **how)
 
 
-def _curve(ax: Axes, title: str, x: str, y: str) -> None:
-    ax.set_title(title, fontsize=NORMAL)
-    ax.set_xlabel(x, fontsize=SMALL)
-    ax.set_ylabel(y, fontsize=SMALL)
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(fontsize=SMALL, frameon=False)
-
-
 def _draw_mean(found: FlowStatistics) -> Figure:
-    figure, axes, _ = _panels(found, 2, 2)
+    figure, axes, _ = maps_and_curves(found.spec.grid, 2, 2)
     unit, vectors = velocity_unit(found.spec), found.mean[list(found.velocity)]
     speed = vectors[:2].square().sum(0).sqrt()
     _map(axes[0], found, with_unit("mean speed and velocity", unit), speed, arrows=vectors)
@@ -146,7 +115,7 @@ def _draw_mean(found: FlowStatistics) -> Figure:
 
 
 def _draw_fluctuations(found: FlowStatistics) -> Figure:
-    figure, axes, _ = _panels(found, 4, 2)
+    figure, axes, _ = maps_and_curves(found.spec.grid, 4, 2)
     unit = velocity_unit(found.spec)
     square = None if unit == "1" else f"({unit})²"
     first, second, *_ = found.velocity
@@ -178,7 +147,7 @@ def _draw_spectra(found: FlowStatistics) -> Figure:
     unit = velocity_unit(found.spec)
     density = "power spectral density" + ("" if unit == "1" else f" [({unit})²·{_time(found)}]")
     title = f"spectra at {len(spectra.probes)} probes (thin) and their mean"
-    _curve(ax, title, with_unit("frequency", found.frequency_unit), density)
+    name_axes(ax, title, with_unit("frequency", found.frequency_unit), density)
     return figure
 
 
@@ -189,7 +158,7 @@ def _time(found: FlowStatistics) -> str:
 def _draw_phases(found: FlowStatistics) -> Figure:
     assert found.phase is not None
     count = len(found.phase.mean)
-    figure, axes, _ = _panels(found, count, 2)
+    figure, axes, _ = maps_and_curves(found.spec.grid, count, 2)
     change = found.phase.mean[:, list(found.velocity)] - found.mean[list(found.velocity)]
     name = found.spec.channels[found.velocity[1]]
     for number, ax in enumerate(axes):
@@ -213,18 +182,18 @@ def _draw_pod(found: FlowStatistics) -> Figure:
     assert found.pod is not None
     share = found.pod.share
     count = min(_MODES, len(share))
-    figure, maps, (left, middle, right) = _panels(found, count, 2, curves=3)
+    figure, maps, (left, middle, right) = maps_and_curves(found.spec.grid, count, 2, curves=3)
     shown = share[:30]
     left.semilogy(range(1, len(shown) + 1), shown, "o-", ms=3, lw=0.8)
-    _curve(left, "share of the energy", "POD mode", "share")
+    name_axes(left, "share of the energy", "POD mode", "share")
     middle.plot(range(1, len(share) + 1), share.cumsum(0), lw=1.0)
     middle.set(ylim=(0, 1.02), xscale="log")
-    _curve(middle, "cumulative share", "POD modes", "share")
+    name_axes(middle, "cumulative share", "POD modes", "share")
     amplitudes = found.pod.coefficients[:, :2] / found.pod.energy[:2].sqrt()
     if amplitudes.shape[1] == 2:
         right.plot(amplitudes[:, 0], amplitudes[:, 1], ".", ms=2)
         right.set_aspect("equal", adjustable="datalim")
-    _curve(right, "first two coefficients over their rms", "a1", "a2")
+    name_axes(right, "a1, a2 over their rms", "a1", "a2")
     titles = [f"POD mode {i + 1}, {share[i]:.1%}" for i in range(count)]
     _mode_panels(maps, found, [found.field_of(mode) for mode in found.pod.modes[:count]], titles)
     return figure
@@ -233,7 +202,7 @@ def _draw_pod(found: FlowStatistics) -> Figure:
 def _draw_spod(found: FlowStatistics) -> Figure:
     assert found.spod is not None
     peaks = found.spod.peaks(_MODES)
-    figure, maps, (ax,) = _panels(found, len(peaks), 2, curves=1)
+    figure, maps, (ax,) = maps_and_curves(found.spec.grid, len(peaks), 2, curves=1)
     energy, frequency = found.spod.energy, found.spod.frequency
     for i in range(energy.shape[1]):
         label = {0: "first mode", 1: "second mode"}.get(i)
@@ -241,7 +210,9 @@ def _draw_spod(found: FlowStatistics) -> Figure:
         width = 1.4 if not i else 0.7
         ax.loglog(frequency, energy[:, i], lw=width, color=shade, label=label, zorder=3 - 0.01 * i)
     ax.plot(frequency[peaks], energy[peaks, 0], "o", ms=4, color="#c1440e", label="shown below")
-    _curve(ax, "SPOD eigenvalues", with_unit("frequency", found.frequency_unit), "energy density")
+    name_axes(
+        ax, "SPOD eigenvalues", with_unit("frequency", found.frequency_unit), "energy density"
+    )
     titles = [f"f = {float(frequency[i]):.4g} {found.frequency_unit}" for i in peaks]
     _mode_panels(maps, found, [found.lifted(found.spod.modes[i, 0]) for i in peaks], titles)
     return figure
@@ -250,17 +221,17 @@ def _draw_spod(found: FlowStatistics) -> Figure:
 def _draw_dmd(found: FlowStatistics) -> Figure:
     assert found.dmd is not None
     count = min(_MODES, len(found.dmd.frequency))
-    figure, maps, (left, right) = _panels(found, count, 2, curves=2)
+    figure, maps, (left, right) = maps_and_curves(found.spec.grid, count, 2, curves=2)
     frequency, growth, amplitude = found.dmd.frequency, found.dmd.growth, found.dmd.amplitude
     left.axhline(0.0, color="0.7", lw=0.8)
     left.scatter(frequency, growth, s=10 + 120 * amplitude / amplitude.max(), alpha=0.6)
     unit = found.frequency_unit
     names = with_unit("frequency", unit), with_unit("growth rate", unit)
-    _curve(left, "DMD spectrum (area: amplitude)", *names)
+    name_axes(left, "DMD spectrum (area: amplitude)", *names)
     right.vlines(frequency, 0, amplitude, lw=1.2)
     right.plot(frequency, amplitude, "o", ms=3)
     label = with_unit("amplitude", velocity_unit(found.spec))
-    _curve(right, "amplitude (rms over time and field)", names[0], label)
+    name_axes(right, "amplitude (rms over time and field)", names[0], label)
     titles = [f"f = {float(frequency[i]):.4g} {unit}" for i in range(count)]
     _mode_panels(maps, found, [found.lifted(mode) for mode in found.dmd.modes[:count]], titles)
     return figure

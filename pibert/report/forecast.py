@@ -64,7 +64,7 @@ class StripWriter(FrameWriter):
     """A PNG with one column per frame: prediction, and truth and error where known.
 
     ``expected`` is the number of frames to come; without ``numbers`` (``Block.number`` of the
-    frames to draw) the columns are spread over them, including the last frame with truth.
+    frames to draw) the columns are spread over them.
     """
 
     def __init__(
@@ -80,25 +80,18 @@ class StripWriter(FrameWriter):
         self._numbers = None if numbers is None else set(numbers)
         self._columns = set(np.linspace(0, expected - 1, COLUMNS).round().astype(int).tolist())
         self._kept: list[Moment] = []
-        self._spare: Moment | None = None
-        """The last frame with truth since the last column."""
 
     def _begin(self) -> None:
         self.resources.callback(self._kept.clear)
 
     def _append(self, block: Block) -> None:
         for index, moment in enumerate(moments(block, self.about, slice(None))):
-            if self._numbers is not None:
-                wanted = moment.number in self._numbers
-            else:
+            if self._numbers is None:
                 wanted = self.count + index in self._columns
+            else:
+                wanted = moment.number in self._numbers
             if wanted:
-                if self._numbers is None and self._spare is not None and not moment.has_truth:
-                    moment = self._spare
                 self._kept.append(moment)
-                self._spare = None
-            elif moment.has_truth:
-                self._spare = moment
 
     def _finish(self) -> None:
         if not self._kept:

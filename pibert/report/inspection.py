@@ -7,21 +7,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pibert.data.inspection.checks import Inspection
 from pibert.data.units import in_consistent_units
-from pibert.fields import Grid, Trajectory, read_mask
+from pibert.fields import Trajectory, read_mask
 from pibert.physics import derivatives
 from pibert.report.figures import (
-    PANEL,
     Layer,
     add_bar,
-    blank,
-    height_over_width,
     layer_of,
+    maps_and_curves,
+    name_axes,
     picture_path,
     show,
     with_unit,
@@ -66,7 +63,9 @@ def draw_inspection(
         for which, frame in (("first", 0), ("last", t - 1)):
             ends, shown = _read(trajectory, slice(frame, frame + 1))
             layers[f"{which} frame"] = layer_of(ends[0, 0], shown[0])
-    figure, axes, below = _panels(len(layers), 3 if several else 2, trajectory.spec.grid)
+    columns = 4 if len(layers) in (4, 7, 8) else 3
+    grid = trajectory.spec.grid
+    figure, axes, below = maps_and_curves(grid, len(layers), columns, 3 if several else 2)
     for ax, (label, layer) in zip(axes, layers.items(), strict=True):
         low, high, colours = _scale(label, layer)
         image = show(ax, layer, trajectory.spec.grid, low, high, colours)
@@ -125,24 +124,6 @@ def _scale(label: str, layer: Layer) -> tuple[float, float, str]:
     return inner.scale(signed=label.startswith(_DERIVED))
 
 
-def _panels(count: int, curves: int, grid: Grid) -> tuple[Figure, list[Axes], list[Axes]]:
-    """Axes for so many maps, and for so many curves below them."""
-    height = min(max(1.3 * PANEL * height_over_width(grid), 0.8), 2 * PANEL)
-    columns = 4 if count in (4, 7, 8) else 3
-    rows = math.ceil(count / columns)
-    figure = blank(columns * 1.3 * PANEL + 1.6, rows * (height + 0.45) + 3.0)
-    halves = figure.add_gridspec(2, 1, height_ratios=[rows * (height + 0.45), 2.4])
-    above, below = (figure.add_subfigure(halves[i]) for i in range(2))
-    cells = above.subplots(rows, columns, squeeze=False).ravel().tolist()
-    for ax in cells[count:]:
-        ax.set_axis_off()
-    maps, lines = cells[:count], below.subplots(1, curves).tolist()
-    for ax in (*maps, *lines):
-        ax.tick_params(labelsize=8, length=2)
-        ax.xaxis.set_major_locator(MaxNLocator(5))
-    return figure, maps, lines
-
-
 def _draw_histogram(ax: Axes, fields: Tensor, known: Tensor, trajectory: Trajectory) -> None:
     """Of every channel, in deviations from its mean, so that all fit one axis."""
     for name, field in list(zip(trajectory.spec.channels, fields, strict=True))[:_CHANNELS]:
@@ -151,10 +132,7 @@ def _draw_histogram(ax: Axes, fields: Tensor, known: Tensor, trajectory: Traject
             scaled = ((values - values.mean()) / values.std()).clamp(-6, 6)
             ax.hist(scaled.numpy(), bins=60, range=(-6, 6), histtype="step", label=name)
     ax.set_yscale("log")
-    ax.set_title("values of this frame", fontsize=10)
-    ax.set_xlabel("deviations from the mean (ends: beyond)", fontsize=9)
-    ax.set_ylabel("points", fontsize=9)
-    _add_legend(ax)
+    name_axes(ax, "values of this frame", "deviations from the mean (ends: beyond)", "points")
 
 
 def _draw_trace(
@@ -176,10 +154,8 @@ def _draw_trace(
     grid = trajectory.spec.grid
     x, y = grid.origin[0] + column * grid.dx, grid.origin[1] + row * grid.dy
     leading = trajectory.spec.channels[_leader(trajectory)]
-    ax.set_title(f"over time at ({x:.3g}, {y:.3g}), where {leading} varies most", fontsize=10)
-    ax.set_xlabel(with_unit("time", trajectory.time_unit), fontsize=9)
-    ax.set_ylabel("deviations", fontsize=9)
-    _add_legend(ax)
+    title = f"over time at ({x:.3g}, {y:.3g}), where {leading} varies most"
+    name_axes(ax, title, with_unit("time", trajectory.time_unit), "deviations")
 
 
 def _leader(trajectory: Trajectory) -> int:
@@ -191,7 +167,6 @@ def _draw_spectrum(ax: Axes, fields: Tensor, known: Tensor, trajectory: Trajecto
     """Energy over the wavenumber along x, mean over the rows without a missing point."""
     grid = trajectory.spec.grid
     rows = known.all(1)
-    ax.set_title("spectrum along x", fontsize=10)
     if grid.shape[1] < 8 or not bool(rows.any()):
         ax.text(0.5, 0.5, "no row without gaps", ha="center", transform=ax.transAxes, fontsize=9)
         ax.set_axis_off()
@@ -205,11 +180,4 @@ def _draw_spectrum(ax: Axes, fields: Tensor, known: Tensor, trajectory: Trajecto
         if energy.sum() > 0:
             ax.loglog(wavenumber.numpy(), (energy / energy.sum()).numpy(), lw=0.9, label=name)
     unit = trajectory.length_unit and f"1/{trajectory.length_unit}"
-    ax.set_xlabel(with_unit("wavenumber", unit), fontsize=9)
-    ax.set_ylabel("share of energy", fontsize=9)
-    _add_legend(ax)
-
-
-def _add_legend(ax: Axes) -> None:
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(fontsize=8, frameon=False)
+    name_axes(ax, "spectrum along x", with_unit("wavenumber", unit), "share of energy")

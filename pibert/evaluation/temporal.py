@@ -104,38 +104,26 @@ def body_extent(frames: Frames) -> tuple[float, float, float] | None:
 
 
 def official_probes(
-    shape: tuple[int, int],
-    *,
-    centre: tuple[int, int],
-    diameter: int,
-    stride: int = 1,
-    corrected: bool = False,
+    shape: tuple[int, int], centre: tuple[int, int], diameter: int, *, corrected: bool = False
 ) -> Probes:
-    """Row and column of the 36 probes of mvpe: nine rows at four stations downstream.
+    """The 36 probes of mvpe, nine rows at four stations downstream; none where they do not fit.
 
-    Args:
-        shape: Rows and columns of the fields.
-        centre: Of the cylinder, (x, y) in points before striding; (32, 32) in their cylinder set.
-        diameter: In points before striding; 18 there.
-        stride: Of the fields.
-        corrected: Stations are 1, 2, 3 and 4 diameters downstream; where the farthest does not fit,
-            1, 1.5, 2 and 2.5. As coded the second must fit: the fourth may lie outside.
+    ``centre`` (x, y) and ``diameter`` of the cylinder are in points. Stations are 1, 2, 3 and 4
+    diameters downstream, or 1, 1.5, 2 and 2.5 where they do not fit: as coded the second is looked
+    at, so that the fourth may lie outside; corrected it is the fourth.
     """
     ny, nx = shape
     tested = centre[0] + (4 if corrected else 2) * diameter
-    steps = (1.0, 2.0, 3.0, 4.0) if tested // stride < nx else (1.0, 1.5, 2.0, 2.5)
-    columns = [int((centre[0] + step * diameter) / stride) for step in steps]
-    rows = [centre[1] // stride + 2 * j for j in range(-4, 5)]
+    steps = (1.0, 2.0, 3.0, 4.0) if tested < nx else (1.0, 1.5, 2.0, 2.5)
+    columns = [int(centre[0] + step * diameter) for step in steps]
+    rows = [centre[1] + 2 * j for j in range(-4, 5)]
     if max(columns) >= nx or min(rows) < 0 or max(rows) >= ny:
-        raise ValueError(
-            f"expected probes within {ny} rows and {nx} columns, found rows {rows[0]} to "
-            f"{rows[-1]} and columns {columns}; corrected=True keeps stations inside"
-        )
+        return ()
     return tuple((row, column) for column in columns for row in rows)
 
 
 def body_probes(frames: Frames, *, corrected: bool = False) -> Probes:
-    """The official probes behind a trajectory's body; none without one, or where they do not fit.
+    """The official probes behind a trajectory's body; none without one.
 
     The body is that of ``body_extent``, its diameter is taken in columns.
     """
@@ -143,11 +131,8 @@ def body_probes(frames: Frames, *, corrected: bool = False) -> Probes:
     if body is None:
         return ()
     row, column, height = body
-    centre, diameter = (round(column), round(row)), max(1, round(height * grid.dy / grid.dx))
-    try:
-        return official_probes(grid.shape, centre=centre, diameter=diameter, corrected=corrected)
-    except ValueError:
-        return ()
+    diameter = max(1, round(height * grid.dy / grid.dx))
+    return official_probes(grid.shape, (round(column), round(row)), diameter, corrected=corrected)
 
 
 def _wake_probes(frames: Frames) -> list[tuple[int, int]]:

@@ -124,7 +124,7 @@ def test_the_report_shows_statistics_beside_the_ranking(
     places = [page.index(f">{heading}</h3>") for heading in headings]
     assert places == sorted(places)
     assert page.count("data:image/webp") == 5
-    for text in ("(truth against itself)", "∞", "intervals over 10 flows"):
+    for text in ("(truth against itself)", "∞", "intervals: 10 flows"):
         assert text in page
 
 

@@ -19,7 +19,7 @@ from pibert.data.partial import remove_leftovers, replace_file
 from pibert.report.comparison import text
 from pibert.report.comparison.figures import FIGURES, Maker, Picture, draw_figures
 from pibert.report.comparison.results import DatasetResults
-from pibert.report.comparison.table import DAGGER, UNKNOWN, Cell, Table, slug
+from pibert.report.comparison.table import DAGGER, Cell, slug
 from pibert.report.comparison.tables import tables_of
 from pibert.report.comparison.tables.ranking import overview
 
@@ -40,6 +40,9 @@ SECTIONS = {
     "Convergence": "Convergence",
 }
 """Sections of a dataset, in the order of the page."""
+_RUN_KEYS = ("model", "data", "seed", "folder", "commit", "hardware")
+_COMMIT = re.compile(r"\b([0-9a-f]{10})[0-9a-f]{30}")
+"""Of which the first ten digits are shown."""
 _POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e(-?\d+)(?!\w)")
 _MINUS = re.compile(r"(?<![\w-])-(?=\d)")
 _LATEX = {
@@ -96,7 +99,8 @@ def write_report(
         "missing": dict.fromkeys(p.name for own in pictures.values() for p in own if p.error),
         "failed_runs": [run for run in results["runs"] if "failed" in run],
         "failures": _failures(results, datasets),
-        "provenance": _provenance(results),
+        "run_keys": _RUN_KEYS,
+        "runs": [[_COMMIT.sub(r"\1", str(run.get(key, "–"))) for key in _RUN_KEYS] for run in done],
         "settings": json.dumps(results["comparison"], indent=1),
         "models": json.dumps(configs, indent=1),
     }
@@ -179,42 +183,11 @@ def _numbered(drawn: Mapping[str, Sequence[Picture]]) -> dict[str, list[Picture]
     }
 
 
-def _failures(results: Mapping[str, Any], datasets: Sequence[DatasetResults]) -> Table | None:
-    """Runs without scores, and models without a finite error."""
-    rows = [
-        (run["model"], run["data"], str(run["seed"]), str(run["failed"]))
-        for run in results["runs"]
-        if "failed" in run
-    ]
+def _failures(results: Mapping[str, Any], datasets: Sequence[DatasetResults]) -> list[list[str]]:
+    """Model, data, seed and reason of runs without scores, and of models without finite error."""
+    failed = [run for run in results["runs"] if "failed" in run]
+    rows = [[str(run[key]) for key in ("model", "data", "seed", "failed")] for run in failed]
     for data in datasets:
         unranked = sorted({model for model, _ in data.scores} - set(data.models))
-        rows += [(model, data.name, "all", "no finite error, so no rank") for model in unranked]
-    head = ("model", "data", "seed", "reason")
-    caption = "These runs appear in no other table."
-    return _words("failed-runs", "Failed runs", caption, head, rows) if rows else None
-
-
-def _provenance(results: Mapping[str, Any]) -> Table:
-    keys = ("model", "data", "seed", "folder", "commit", "hardware")
-    rows = [
-        tuple(shortened(key, run) for key in keys) for run in results["runs"] if "failed" not in run
-    ]
-    caption = (
-        "Folders are relative to that of the comparison. Each holds the weights, settings, log and "
-        "scores of its run."
-    )
-    return _words("runs", "Runs", caption, keys, rows)
-
-
-def _words(
-    name: str, title: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]
-) -> Table:
-    cells = tuple(tuple(Cell(text=word) for word in row) for row in rows)
-    return Table(name=name, title=title, caption=caption, head=tuple(head), rows=cells)
-
-
-def shortened(key: str, run: Mapping[str, Any]) -> str:
-    """A value of a run as text; of a commit the first ten digits."""
-    value = run.get(key)
-    found = UNKNOWN if value is None else str(value)
-    return re.sub(r"^([0-9a-f]{10})[0-9a-f]{30}", r"\1", found) if key == "commit" else found
+        rows += [[model, data.name, "all", "no finite error, so no rank"] for model in unranked]
+    return rows

@@ -36,7 +36,7 @@ def verdict(data: DatasetResults) -> str:
         if model in models[2:]:
             rank, times = models.index(model) + 1, _times(data, best, model)
             error = _error(data, model)
-            sentences.append(f"{model} is ranked {rank} with {error}, {times} times as much.")
+            sentences.append(f"Rank {rank}: {model} with {error}, {times} times as much.")
     return " ".join([*sentences, *_free_runs(data), _certainty(data)])
 
 
@@ -209,14 +209,14 @@ def data_facts(data: DatasetResults) -> Facts:
         "Fields": ", ".join(with_unit(name, unit) for name, unit in channels),
         "Grid": f"{ny} rows × {nx} columns, spacing (x × y) {spacing}{step}",
         "Parameters": ", ".join(parameter.name for parameter in spec.parameters) or "none",
-        "Intervals": f"95 %, paired bootstrap over {data.facts['intervals']}",
+        "Intervals (95 %)": f"paired bootstrap; resampled: {data.facts['intervals']}",
     }
     if time := data.facts["correlation_frames"]:
         facts["Correlation time"] = f"{digits(time, 2)} frames"
     if runs:
         size = " to ".join(map(str, sorted(set(runs["frames"]))))
         text = f"{runs['runs']} of {size} frames on {runs['flows']} test flows"
-        facts["Free runs"] = f"{text}; intervals over {runs['intervals']}"
+        facts["Free runs"] = f"{text}; resampled for intervals: {runs['intervals']}"
     return list(facts.items())
 
 

@@ -132,7 +132,7 @@ def test_names_are_escaped_in_the_page(tmp_path):
         (
             {"persistence": 0.01, "unet": 0.02, "fno2d": 0.03, "pibert": 0.05},
             {},
-            ("No model beats repeating the last frame.", "pibert is ranked 4 with 0.0500"),
+            ("No model beats repeating the last frame.", "Rank 4: pibert with 0.0500"),
             (),
         ),
         ({"unet": [0.1, 0.2], "pibert": [0.3, 0.4]}, {}, ("means over 2 seeds",), ()),

@@ -7,9 +7,8 @@ import torch
 
 from pibert.data.format import Reader
 from pibert.data.generate import change, generate
-from pibert.evaluation.family_diagnostics import FamilyDiagnostics
 from pibert.evaluation.measure import Frames
-from pibert.evaluation.measures import window_measures
+from pibert.evaluation.measures import FamilyDiagnostics, window_measures
 from pibert.solver.presets import find_preset
 
 LIMITS = {

@@ -1,15 +1,18 @@
-"""RealPDEBench's metrics against plain loops over tiny windows, and the variants beside them."""
+"""RealPDEBench's metrics against plain loops over tiny windows, variants, and its competition."""
 
 import cmath
 import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from pibert.evaluation.measure import Frames
-from pibert.evaluation.official import Official, mean_window
+from pibert.evaluation.official import SIGMA, Competition, Official, mean_window
 from pibert.evaluation.temporal import Probes, official_probes
 from pibert.fields import FieldSpec, Grid
 
@@ -200,3 +203,63 @@ def test_probes_of_the_moving_cylinder_fall_outside_as_coded_and_inside_correcte
     assert official_probes((64, 64), (33, 32), 12) == ()
     places = official_probes((64, 64), (33, 32), 12, corrected=True)
     assert sorted({column for _, column in places}) == [45, 51, 57, 63]
+
+
+COMPETITION = replace(SPEC, grid=Grid((32, 64), 0.02, 0.02))
+
+
+def scores_of(truth: Tensor, prediction: Tensor, **changes: Any) -> list[float]:
+    given = {
+        "truth": truth,
+        "prediction": prediction,
+        "last": truth,
+        "known": torch.ones(len(truth), 32, 64, dtype=torch.bool),
+        "body": None,
+        "spec": COMPETITION,
+    }
+    measure = Competition(spec=COMPETITION)
+    return measure.values(measure.terms(Frames(**{**given, **changes})).sum(0)).tolist()
+
+
+def competition_window(seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 0.2 + 0.05 * torch.rand(20, 2, 32, 64, generator=generator, dtype=torch.float64)
+
+
+def test_a_perfect_prediction_scores_100_but_for_the_width_of_its_intervals() -> None:
+    truth = competition_window()
+    rel_l2, tke, mvpe, sps = scores_of(truth, truth)
+    assert (rel_l2, tke, mvpe) == (100.0, 100.0, 100.0)
+    assert sps == pytest.approx(100 * float(torch.exp(-0.1 * truth / SIGMA).mean()), rel=1e-12)
+
+
+def test_a_scaled_prediction_has_the_error_of_its_scale() -> None:
+    truth = competition_window()
+    rel_l2, tke, mvpe, sps = scores_of(truth, 1.5 * truth)
+    assert rel_l2 == pytest.approx(100 / 1.25, rel=1e-12)
+    assert mvpe == pytest.approx(100 / 1.25, rel=1e-12)
+    assert tke == pytest.approx(100 / (1 + 0.5 * 1.25), rel=1e-12)  # 1.5^2 - 1
+    assert sps == 0.0  # 5 % of the prediction does not reach the truth
+
+
+def test_intervals_count_where_the_truth_is_not_zero() -> None:
+    truth, measure = competition_window(), Competition(spec=COMPETITION)
+    truth[:, :, :16] = 0.0
+    width = 0.01
+    lower, upper = truth - width / 2, truth + width / 2
+    lower[:, :, 16:24], upper[:, :, 16:24] = 1.0, 2.0  # half of the others miss
+    score = measure.values(measure.window_terms(truth, truth, lower, upper).sum(0))[3]
+    assert float(score) == pytest.approx(50 * math.exp(-width / SIGMA), rel=1e-12)
+
+
+def test_unknown_points_count_as_zero_in_the_competition() -> None:
+    truth, known = competition_window(), torch.ones(20, 32, 64, dtype=torch.bool)
+    known[:, :, :10] = False
+    wrong = truth.clone()
+    wrong[..., :10] = 9.0
+    assert scores_of(truth, wrong, known=known)[:3] == [100.0, 100.0, 100.0]
+
+
+def test_another_grid_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"32 x 64 .*found \(8, 10\); .*every=2"):
+        Competition(spec=SPEC)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pibert.evaluation.family_diagnostics import DATA
+from pibert.evaluation.measures import DATA
 from pibert.evaluation.scales import BANDS
 from pibert.physics import find_family
 from pibert.report.comparison.results import DatasetResults, mean_of

@@ -72,7 +72,7 @@ def best_epoch(epochs: Sequence[dict[str, Any]]) -> int | None:
     stated = [e["epoch"] for e in epochs if e.get("best") and e.get("valid")]
     if stated:
         return int(stated[-1])
-    losses = {e["epoch"]: _number(e, "valid", "loss") for e in epochs}
+    losses = {e["epoch"]: _as_number((e.get("valid") or {}).get("loss")) for e in epochs}
     finite = {epoch: loss for epoch, loss in losses.items() if math.isfinite(loss)}
     return min(finite, key=finite.__getitem__) if finite else None
 
@@ -96,26 +96,24 @@ def _panels(epochs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
 def _draw_panel(
     ax: Axes, title: str, names: Sequence[str], epochs: Sequence[dict[str, Any]], best: int | None
 ) -> None:
-    many = len(names) > 1
-    values: list[float] = []
+    many, values = len(names) > 1, list[float]()
     for name, colour in zip(names, itertools.cycle(_MANY), strict=False):
-        for split, width in (("train", 1.0), ("valid", 1.4)):
+        for split in ("train", "valid"):
             # Epochs without validation are left out; a value that is not finite leaves a gap.
-            measured = [record for record in epochs if name in (record.get(split) or {})]
-            x = np.array([record["epoch"] for record in measured])
-            y = np.array([_number(record, split, name) for record in measured])
+            found = {e["epoch"]: e[split][name] for e in epochs if name in (e.get(split) or {})}
+            x, y = np.array(list(found)), np.array([_as_number(v) for v in found.values()])
             if not np.isfinite(y).any():
                 continue
             values.extend(y[np.isfinite(y)])
-            label, dashes = split, "-"
-            shade = colour if many else {"train": _TRAIN, "valid": _VALID}[split]
+            is_train = split == "train"
+            style: dict[str, Any] = {"color": _TRAIN if is_train else _VALID, "label": split}
             if many:
-                is_train = split == "train"
                 label = "_nolegend_" if is_train else name.partition("/")[2] or name
-                dashes = "--" if is_train else "-"
-            _draw_line(ax, x, y, dashes, color=shade, lw=width, label=label)
-            if split == "valid" and best is not None and best in x:
-                ax.plot(best, y[x == best][0], "o", mfc="white", mec=shade, mew=1.4, ms=6, zorder=5)
+                style = {"color": colour, "label": label, "ls": "--" if is_train else "-"}
+            _draw_line(ax, x, y, lw=1.0 if is_train else 1.4, **style)
+            if not is_train and best is not None and best in found:
+                ring = {"mfc": "white", "mec": style["color"], "mew": 1.4, "ms": 6, "zorder": 5}
+                ax.plot(best, y[x == best][0], "o", **ring)
     _finish(ax, title, epochs, values)
     if best is not None:
         ax.axvline(best, color="0.6", lw=0.8, ls=":", zorder=0)
@@ -123,14 +121,14 @@ def _draw_panel(
         ax.legend(fontsize=7, frameon=False, ncols=2 if len(names) > 4 else 1)
 
 
-def _draw_line(ax: Axes, x: np.ndarray, y: np.ndarray, dashes: str, **style: Any) -> None:
-    ax.plot(x, y, dashes, marker="o" if len(x) <= _DOTS_UP_TO else "", ms=3, **style)
+def _draw_line(ax: Axes, x: np.ndarray, y: np.ndarray, **style: Any) -> None:
+    ax.plot(x, y, marker="o" if len(x) <= _DOTS_UP_TO else "", ms=3, **style)
 
 
 def _draw_rate(ax: Axes, epochs: Sequence[dict[str, Any]]) -> None:
     x = np.array([record["epoch"] for record in epochs])
     rate = np.array([_as_number(record.get("learning_rate")) for record in epochs])
-    _draw_line(ax, x, rate, "-", color="0.35", lw=1.2)
+    _draw_line(ax, x, rate, color="0.35", lw=1.2)
     _finish(ax, "learning rate", epochs, rate[np.isfinite(rate)].tolist())
 
 
@@ -158,19 +156,11 @@ def _finish(
 
 def _headline(epochs: Sequence[dict[str, Any]], best: int | None) -> str:
     text = f"epoch {epochs[-1]['epoch']}"
-    kept = next((e for e in epochs if e["epoch"] == best), None)
-    if kept is not None:
-        text += f"; best validation in epoch {best}"
-        if epochs[0]["epoch"] == 0:
-            text = f"rollouts: epoch {epochs[-1]['epoch']}; least error of validation rollouts in "
-            text += f"epoch {best}" if best else "epoch 0, before this stage"
-        loss = _number(kept, "valid", "loss")
-        text += f" (loss {loss:.4g})" if math.isfinite(loss) else ""
-    return text
-
-
-def _number(record: dict[str, Any], split: str, name: str) -> float:
-    return _as_number((record.get(split) or {}).get(name))
+    if best is None:
+        return text
+    rollouts = "rollouts, " if epochs[0]["epoch"] == 0 else ""
+    before = ", before this stage" if best == 0 else ""
+    return f"{rollouts}{text}; best validation in epoch {best}{before}"
 
 
 def _as_number(value: Any) -> float:

@@ -94,7 +94,7 @@ def test_deep_json_is_refused(tmp_path: Path) -> None:
         list(open_recordings(tmp_path / "cfdbench"))
     CORPUS["arrow"](tmp_path / "arrow")
     (tmp_path / "arrow" / "state.json").write_text(json.dumps({}) + DEEP)
-    with pytest.raises(SourceError, match="state.json: expected JSON"):
+    with pytest.raises(SourceError, match="state.json: "):
         open_recordings(tmp_path / "arrow", "realpdebench")
 
 
@@ -106,5 +106,5 @@ def test_an_axis_of_something_else_is_refused(tmp_path: Path, name: str, values:
         if name in file:
             del file[name]
         file[name] = values
-    with pytest.raises(SourceError, match=f"10030.h5: expected an axis of numbers in '/{name}'"):
+    with pytest.raises(SourceError, match=f"10030.h5: expected .*numbers in '/{name}'"):
         open_recordings(tmp_path / "10030.h5")

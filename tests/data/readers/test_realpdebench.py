@@ -15,8 +15,12 @@ import torch
 from pibert.data import readers
 from pibert.data.dataset import Samples, Window
 from pibert.data.format import check, write
-from pibert.data.readers.realpdebench import open_recordings, recognise
-from pibert.data.readers.realpdebench.index import published_split, read_index
+from pibert.data.readers.realpdebench import (
+    open_recordings,
+    published_split,
+    read_index,
+    recognise,
+)
 from pibert.data.readers.recordings import Hints, SourceError
 from pibert.data.splits import Segment
 from pibert.fields import Normalizer

@@ -12,33 +12,45 @@ The files state fields, shapes, and sometimes x, y and t without units. Frame in
 geometry come from the publishers' code, the parameters from the names. Where x and y are missing or
 not uniform the grid counts pixels. Measured points that are not finite are not valid. Reference:
 https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench
+
+An entry of the published split names a trajectory and the first frame of a window of 20 input and
+20 target frames. The lists are shuffled; their order is kept. A test mode chooses the validation
+and test windows by the group of their trajectory: ``seen`` (its other windows train), ``in_dist``
+and ``out_dist`` (parameters inside the training range or at its edge), ``unseen`` for both. Windows
+of different lists may overlap; ``splits.split_in_time`` makes a strict split. The PIBERT paper
+takes one pair of frames from each window: a window of 2.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pibert.data.hdf5 import DAMAGED, open_hdf5
 from pibert.data.readers.realpdebench.facts import DUPLICATE, SCENARIOS, STORED_AS, describe
-from pibert.data.readers.realpdebench.index import WINDOW, published_split
-from pibert.data.readers.realpdebench.rows import (
-    KINDS,
-    ArrowRow,
-    RawRow,
-    Row,
-    Shard,
-    ThinnedRow,
-    bare_name,
-    shard_paths,
-)
+from pibert.data.readers.realpdebench.rows import ArrowRow, RawRow, Row, Shard, shard_paths
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
+from pibert.data.splits import Segment, Split
 from pibert.regular_files import require_regular
 from pibert.textfiles import parse_json, read_text
 
 TITLE = "RealPDEBench (Arrow or raw HDF5)"
 ISOLATED = False
+
+KINDS = ("real", "numerical")
 COMPETITION = {"train_real": ("airfoil", "real"), "train_sim": ("airfoil", "numerical")}
 """Folders of the competition's data: scenario and kind."""
+WINDOW = 40
+"""Frames of a published window: 20 inputs, 20 targets."""
+
 _SUFFIXES = {".arrow": "data-*.arrow", ".h5": "*.h5"}
+_GROUPS: dict[str, tuple[str, ...]] = {
+    "all": (),
+    "seen": ("remain",),
+    "in_dist": ("in_dist_test",),
+    "out_dist": ("out_dist_test",),
+    "unseen": ("in_dist_test", "out_dist_test"),
+}
+"""Groups of trajectories of a test mode."""
 
 
 class Subset(NamedTuple):
@@ -104,7 +116,7 @@ def open_recordings(
 
     State ``scenario`` and ``kind`` where the path holds several or does not name them. ``every``
     takes every Nth row and column, as the publishers do. ``window`` and ``test_mode`` are for the
-    published split (``realpdebench/index.py``).
+    published split.
     """
     if every < 1:
         raise ValueError(f"every: expected 1 or more, found {every}")
@@ -112,10 +124,7 @@ def open_recordings(
     if scenario is not None and scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}; choose from: {', '.join(SCENARIOS)}")
     subset = _choose(path, scenario, kind)
-    stored, notes = _rows(subset)
-    rows: dict[str, Row] = {
-        name: row if every == 1 else ThinnedRow(row, every) for name, row in stored.items()
-    }
+    rows, notes = _rows(subset, every)
     options: dict[str, Any] = {
         "scenario": subset.scenario,
         "kind": subset.kind,
@@ -160,22 +169,22 @@ def _choose(path: Path, scenario: str | None, kind: str | None) -> Subset:
     return fitting[0]
 
 
-def _rows(subset: Subset) -> tuple[dict[str, ArrowRow | RawRow], list[str]]:
+def _rows(subset: Subset, every: int) -> tuple[dict[str, Row], list[str]]:
     """The stored trajectories by name, and notes."""
     path, notes = subset.path, list[str]()
-    files, stored = [path] if path.is_file() else [], list[ArrowRow | RawRow]()
+    stored: list[Row] = []
     if subset.suffix == ".arrow":
-        shards = [Shard(file) for file in files or shard_paths(path)]
-        stored = [ArrowRow(shard, row) for shard in shards for row in range(shard.table.num_rows)]
+        shards = [Shard(file) for file in ([path] if path.is_file() else shard_paths(path))]
+        for shard in shards:
+            stored += [ArrowRow(shard, row, every) for row in range(shard.table.num_rows)]
         if cut := [shard.path.name for shard in shards if not shard.is_complete()]:
             notes = [f"{cut} lack the mark that ends an Arrow stream: trajectories may be missing"]
     else:
-        stored = [
-            RawRow(file) for file in ([path] if path.is_file() else sorted(path.glob("*.h5")))
-        ]
-    rows: dict[str, ArrowRow | RawRow] = {}
+        files = [path] if path.is_file() else sorted(path.glob("*.h5"))
+        stored += [RawRow(file, every) for file in files]
+    rows: dict[str, Row] = {}
     for row in stored:
-        name = bare_name(row.name)
+        name = _bare_name(row.name)
         if (subset.scenario, subset.kind, name) == ("airfoil", "real", DUPLICATE):
             notes.append(f"{DUPLICATE} is left out: it repeats the fields of 6300_0")
             continue
@@ -187,6 +196,11 @@ def _rows(subset: Subset) -> tuple[dict[str, ArrowRow | RawRow], list[str]]:
     return rows, notes
 
 
+def _bare_name(name: str) -> str:
+    """The name of a trajectory without ``.h5``, which some files add."""
+    return name.removesuffix(".h5")
+
+
 def _version(subset: Subset) -> str | None:
     """The version in the root's version.json, if there is one."""
     for folder in list(subset.path.parents)[:4]:
@@ -196,3 +210,82 @@ def _version(subset: Subset) -> str | None:
             except (OSError, ValueError, KeyError, TypeError):
                 return None
     return None
+
+
+def published_split(
+    path: Path, frames: Mapping[str, int], window: int = WINDOW, test_mode: str = "all"
+) -> Split:
+    """Return the windows of the three lists, in their order.
+
+    Args:
+        path: A folder or file of trajectories; it leads through the scenario's folder and names the
+            kind (real or numerical).
+        frames: Number of frames of each trajectory. Segments count the trajectories in this order.
+        window: Frames to take from the beginning of each window.
+        test_mode: Which validation and test windows to take.
+    """
+    if not 2 <= window <= WINDOW:
+        raise ValueError(f"window: expected 2 to {WINDOW} frames, found {window}")
+    if test_mode not in _GROUPS:
+        raise ValueError(f"test_mode: expected one of {', '.join(_GROUPS)}, found {test_mode!r}")
+    folder, kind = _scenario_folder(path), (path.parent if path.is_file() else path).name
+    chosen = set(frames)
+    if test_mode != "all":
+        files = [folder / f"{group}_params_{kind}.json" for group in _GROUPS[test_mode]]
+        present = [file for file in files if file.is_file()] or files  # groups may be empty
+        chosen = {_bare_name(name) for file in present for name in _read_json(file, dict)}
+    number = {name: index for index, name in enumerate(frames)}
+
+    def segments(split: str) -> tuple[Segment, ...]:
+        entries = read_index(folder, split, kind)
+        if split != "train":
+            entries = [entry for entry in entries if test_mode == "all" or entry[0] in chosen]
+        for name, start in entries:
+            if start + WINDOW > frames.get(name, 0):
+                raise SourceError(
+                    f"{folder}: the {split} index names frames {start} to {start + WINDOW - 1} of "
+                    f"{name!r}, which has {frames.get(name, 0)}; complete the download"
+                )
+        if not entries:
+            problem = f"the {split} index for {kind} has no window of test_mode {test_mode!r}"
+            raise SourceError(f"{folder}: {problem}; choose another")
+        return tuple(Segment(number[name], start, start + window) for name, start in entries)
+
+    return Split(segments("train"), segments("val"), (), segments("test"))
+
+
+def read_index(folder: Path, split: str, kind: str) -> list[tuple[str, int]]:
+    """Read the entries (trajectory, first frame) of a published list in their order."""
+    path = _scenario_folder(folder) / "hf_dataset" / f"{split}_index_{kind}.json"
+    entries: list[tuple[str, int]] = []
+    for item in _read_json(path, list):
+        name, frame = (item.get(k) if isinstance(item, dict) else 0 for k in ("sim_id", "time_id"))
+        if not isinstance(name, str) or not isinstance(frame, int) or frame < 0:
+            raise SourceError(
+                f"{path}: entry {len(entries)}: expected a name as sim_id and a frame as time_id, "
+                f"found {repr(item)[:80]}; download it again"
+            )
+        entries.append((_bare_name(name), frame))
+    return entries
+
+
+def _scenario_folder(path: Path) -> Path:
+    """The folder of a scenario, from itself or from a folder or file of trajectories in it."""
+    folder = path.parent if path.is_file() else path
+    folder = folder.parent if folder.name in KINDS else folder
+    return folder.parent if folder.name == "hf_dataset" else folder
+
+
+def _read_json(path: Path, kind: type) -> Any:
+    if not path.is_file():
+        raise SourceError(
+            f"{path}: there is no such file; download it (pibert download realpdebench SCENARIO "
+            "--what metadata)"
+        )
+    try:
+        data = parse_json(read_text(path))
+        if not isinstance(data, kind):
+            raise ValueError(f"expected a {kind.__name__}, found a {type(data).__name__}")
+    except ValueError as error:
+        raise SourceError(f"{path}: it cannot be read ({error}); download it again") from error
+    return data

@@ -22,18 +22,13 @@ from pibert.fields import FieldSpec, Grid, Trajectory
 
 STORED_AS = {"u": "u", "v": "v", "p": "p", "omega": "vo"}
 """Our channels and the names of the stored fields."""
-
-UNKNOWN_UNIT = "unknown"
-
+DUPLICATE = "7575_0"
+"""A measured file of the competition that repeats another."""
 _SOURCE = {
     "title": "RealPDEBench",
     "url": "https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench",
     "licence": "CC BY-NC 4.0",
 }
-
-
-DUPLICATE = "7575_0"
-"""A measured file of the competition that repeats another."""
 
 
 class Disc(NamedTuple):
@@ -96,34 +91,34 @@ def describe(
     for channel in channels:
         if not row.has(STORED_AS[channel]):
             raise SourceError(f"{row.where}: the field {STORED_AS[channel]!r} is missing or null")
-    time = _find_time(row, facts.dt)
+    time, dt, clock, time_note = _find_time(row, facts.dt)
     space = _find_space(row, facts.body, hints)
     body, body_note = _find_body(row.shape[1:], facts.body)
     match = re.fullmatch(facts.name, name) if facts.name else None
     parameters = {key: float(text) for key, text in match.groupdict().items()} if match else {}
     repeat = parameters.pop("repeat", None)
-    fields = ArraySource(
-        row,
-        [Piece(STORED_AS[n], "tyx") for n in channels],
-        row.shape,
-        flip_y=space.flip_y,
-        flip_x=space.flip_x,
-    )
+    pieces = [Piece(STORED_AS[channel], "tyx") for channel in channels]
+    fields = ArraySource(row, pieces, row.shape, flip_y=space.flip_y, flip_x=space.flip_x)
+    valid = None
+    if kind == "real":
+        valid = finite_points(fields)
+        if facts.blank_is_zero:
+            valid = MappedFrames(mask_shape(fields), partial(_not_blank, fields))
     trajectory = Trajectory(
         name=name,
         states=fields,
-        time=torch.from_numpy(time.values),
+        time=torch.from_numpy(time),
         spec=FieldSpec(
             channels=channels,
-            units=(UNKNOWN_UNIT,) * len(channels),
+            units=("unknown",) * len(channels),
             parameters=tuple(map(describe_parameter, parameters)),
-            dt=time.dt,
+            dt=dt,
             grid=Grid(row.shape[1:], space.dx, space.dy, origin=space.origin),
             family=facts.family,
         ),
         parameters=parameters,
         body=None if body is None else body.flip(fields.flips),
-        valid=_valid(fields, facts) if kind == "real" else None,
+        valid=valid,
         source=_SOURCE
         | dict(source)
         | {
@@ -139,25 +134,19 @@ def describe(
         local={
             "stride": 1,
             "channels": list(channels),
-            "time": time.note,
+            "time": time_note,
             "coordinates": space.note,
             "body": body_note,
             **({"family": "none: a gas that burns"} if scenario == "combustion" else {}),
         },
         length_unit=space.unit,
-        time_unit=time.unit,
+        time_unit=clock,
     )
-    notes = [time.note, space.note, body_note]
+    notes = [time_note, space.note, body_note]
     notes.append("the data do not state the unit of the velocity (its size fits m/s)")
     if "omega" not in channels and row.has("vo"):
         notes.append("the stored vorticity is left out; read it with --channels omega=vo")
-    return trajectory, tuple(note for note in notes if note)
-
-
-def _valid(fields: ArraySource, facts: Scenario) -> MappedFrames:
-    if not facts.blank_is_zero:
-        return finite_points(fields)
-    return MappedFrames(mask_shape(fields), partial(_not_blank, fields))
+    return trajectory, tuple(filter(None, notes))
 
 
 def _not_blank(fields: ArraySource, frames: slice) -> Tensor:
@@ -165,36 +154,24 @@ def _not_blank(fields: ArraySource, frames: slice) -> Tensor:
     return values.isfinite().all(1) & (values != 0).any(1)
 
 
-class _Time(NamedTuple):
-    values: np.ndarray
-    dt: float | None
-    unit: str | None
-    note: str = ""
-
-
-def _find_time(row: Row, published: float | None) -> _Time:
-    """The times of the frames: as stored, or from the published interval, or counted."""
+def _find_time(
+    row: Row, published: float | None
+) -> tuple[np.ndarray, float | None, str | None, str]:
+    """The times, their step, unit and a note: stored, by the published interval, or counted."""
     count, stored = row.shape[0], row.axis("t")
     usable = stored is not None and stored.shape == (count,) and np.isfinite(stored).all()
     if stored is not None and usable and (np.diff(stored) > 0).all():
         values, dt = smooth_time(stored)
         if published is None or dt is None:
-            return _Time(values, dt, None)
+            return values, dt, None, ""
         if abs(dt / published - 1) < 0.01:
-            return _Time(values, dt, "s")
-        return _Time(
-            values,
-            dt,
-            None,
-            f"t grows by {dt:g} per frame, but the published interval is {published:g} s: its unit "
-            "is not known",
-        )
+            return values, dt, "s", ""
+        note = f"t grows by {dt:g} per frame, but the published interval is {published:g} s"
+        return values, dt, None, f"{note}: its unit is not known"
     if published is None:
-        note = "neither t nor a published interval: time counts frames"
-        return _Time(np.arange(count, dtype=np.float64), None, None, note)
-    problem = "no t" if stored is None else "t has the wrong length or does not grow"
-    note = f"{problem}: the published interval of {published:g} s is used"
-    return _Time(np.arange(count) * published, published, "s", note)
+        return np.arange(count, dtype=np.float64), None, None, "no t: time counts frames"
+    note = f"no t that grows from frame to frame: the published interval, {published:g} s, is used"
+    return np.arange(count) * published, published, "s", note
 
 
 class _Space(NamedTuple):
@@ -209,26 +186,24 @@ class _Space(NamedTuple):
 
 def _find_space(row: Row, body: Disc | None, hints: Hints) -> _Space:
     """The coordinates: from x and y, from the size of the body, or counted in pixels."""
-    axes, shape = _axes(row.axis("x"), row.axis("y"), row.shape[1:]), row.shape[1:]
+    shape = row.shape[1:]
     scale = None if body is None else body.scale(shape)
-    size = None if body is None else body.metres
-    pixel = None if body is None or not size or not scale else size / (body.diameter * scale)
+    pixel = None
+    if body is not None and body.metres and scale:
+        pixel = body.metres / (body.diameter * scale)
+    axes = _axes(row.axis("x"), row.axis("y"), shape)
     if isinstance(axes, str):
         if pixel is not None:
-            note = f"{axes}: the spacing follows from the diameter of the body, {size:g} m"
+            note = f"{axes}: the spacing follows from the diameter of the body"
             return _Space(pixel, pixel, "m", note)
         unit = "px" if hints.dx is None else None
         return _Space(1.0, 1.0, unit, f"{axes}: the grid counts pixels")
     (x, dx), (y, dy) = axes
     flipped = [what for what, step in (("rows", dy), ("columns", dx)) if step < 0]
-    note = "".join(
-        f"the {what} were reversed, because their coordinate descends; " for what in flipped
-    )
+    note = "".join(f"the {what} were reversed: their coordinate descends; " for what in flipped)
     note += f"x grows by {abs(dx):g} in a unit that is not stated"
     if pixel is not None:
-        units = (("m", 1.0), ("mm", 1e3))
-        fits = [unit for unit, factor in units if abs(abs(dx) / (pixel * factor) - 1) < 0.1]
-        note += f" (that fits {fits[0] if fits else 'neither m nor mm'}: the body is {size:g} m)"
+        note += f"; with the diameter of the body it is {pixel:g} m"
     origin = (float(x.min()), float(y.min()))
     return _Space(abs(dx), abs(dy), None, note, origin, dx < 0, dy < 0)
 
@@ -242,14 +217,12 @@ def _axes(
     spread = 0.0
     if x.shape == y.shape == shape:
         spread = max(np.ptp(x, axis=0).max(), np.ptp(y, axis=1).max())
-        if np.ptp(x, axis=0).max() > np.ptp(x, axis=1).max():
-            return "x varies from row to row and not from column to column (swapped axes?)"
         x, y = x[0], y[:, 0]
     if x.shape != shape[1:] or y.shape != shape[:1]:
         return f"x and y have shapes {x.shape} and {y.shape}, unlike the fields"
     dx, dy = uniform_step(x), uniform_step(y)
     if dx is None or dy is None or not spread <= 1e-2 * min(abs(dx), abs(dy)):
-        return "x and y are not uniform"
+        return "x and y are not uniform along columns and rows"
     return (x, dx), (y, dy)
 
 
@@ -258,17 +231,12 @@ def _find_body(shape: tuple[int, ...], body: Disc | None) -> tuple[Tensor | None
         return None, ""
     scale = body.scale(shape)
     if scale is None:
-        return None, (
-            f"no body: its published position is for views with the aspect ratio of "
-            f"{body.shape[0]} x {body.shape[1]}, found {shape[0]} x {shape[1]}"
-        )
+        return None, f"no body: its position is published for the view {body.shape}, not {shape}"
     x, y = (scale * c for c in body.centre)
     radius = scale * body.diameter / 2
     rows, columns = torch.meshgrid(torch.arange(shape[0]), torch.arange(shape[1]), indexing="ij")
     disc = (rows - y) ** 2 + (columns - x) ** 2 <= radius**2
-    note = (
-        f"body: the published disc, {2 * radius:g} points wide at column {x:g}, row {y:g} as stored"
-    )
+    note = f"body: the published disc, {2 * radius:g} points wide at column {x:g}, row {y:g}"
     if body.moves:
         note += "; that is its position at rest: it moves, and its motion is not published"
     return disc, note

@@ -7,6 +7,7 @@ pyarrow (extra ``io``).
 """
 
 import math
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,8 @@ from pibert.data.wording import import_extra
 from pibert.regular_files import require_regular
 from pibert.textfiles import parse_json, read_text
 
-KINDS = ("real", "numerical")
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _SHAPE = ("shape_t", "shape_h", "shape_w")
-
-
-def bare_name(name: str) -> str:
-    """The name of a trajectory without ``.h5``, which some files add."""
-    return name.removesuffix(".h5")
 
 
 def shard_paths(folder: Path) -> list[Path]:
@@ -39,13 +34,13 @@ def shard_paths(folder: Path) -> list[Path]:
         paths = [folder / Path(entry["filename"]).name for entry in listed]
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(
-            f"{state}: expected JSON that lists '_data_files' with a 'filename' each ({error!r}); "
-            "download it again, or remove it to read all data-*.arrow files"
+            f"{state}: expected '_data_files' with a 'filename' each ({error!r}); download it "
+            "again, or remove it to read all data-*.arrow files"
         ) from error
     if missing := [path.name for path in paths if not path.is_file()]:
         raise SourceError(
-            f"{folder}: state.json lists {len(paths)} shards, but {len(missing)} are missing, such "
-            f"as {missing[0]}; resume the download"
+            f"{folder}: of {len(paths)} shards in state.json {len(missing)} are missing, such as "
+            f"{missing[0]}; resume the download"
         )
     return paths
 
@@ -77,8 +72,7 @@ class Shard:
                 table.column_names  # noqa: B018
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise SourceError(
-                    f"{self.path}: not an Arrow stream, or a truncated one ({error}); resume the "
-                    "download or get a new copy"
+                    f"{self.path}: this is no whole Arrow stream ({error}); resume the download"
                 ) from error
             self._table = table
         return self._table
@@ -94,49 +88,75 @@ class Shard:
         return status.st_size, status.st_mtime_ns
 
 
-class ArrowRow:
+class Row(ABC):
+    """A stored trajectory: a store of its fields by name. It can be pickled.
+
+    With ``every``, only every Nth row and column counts, from the first, as the publishers' loader
+    takes them.
+    """
+
+    path: Path
+    name: str
+    where: str
+    """For messages."""
+
+    def __init__(self, shape: tuple[int, int, int], every: int) -> None:
+        self.stored_shape, self.every = shape, every
+        t, ny, nx = shape
+        self.shape: tuple[int, int, int] = (t, -(-ny // every), -(-nx // every))
+        """(t, y, x) of every field."""
+
+    @abstractmethod
+    def _array(self, key: str) -> Any:
+        """A field of the stored shape, not read yet; None without one."""
+
+    @abstractmethod
+    def _axis(self, name: str) -> np.ndarray | None: ...
+
+    def has(self, key: str) -> bool:
+        """Whether there is a field; one of another shape or type is refused."""
+        return self._array(key) is not None
+
+    def read(self, key: str, where: Where) -> np.ndarray:
+        with reading(self.path):
+            return np.asarray(self._array(key)[where])[..., :: self.every, :: self.every]
+
+    def axis(self, name: str) -> np.ndarray | None:
+        """The stored x, y or t."""
+        axis = self._axis(name)
+        if axis is None or name == "t":
+            return axis
+        return axis[(slice(None, None, self.every),) * axis.ndim]
+
+
+class ArrowRow(Row):
     """A row whose cells are raw bytes, with the shapes in columns of their own."""
 
-    def __init__(self, shard: Shard, row: int) -> None:
+    def __init__(self, shard: Shard, row: int, every: int = 1) -> None:
         self.shard, self.row, self.path = shard, row, shard.path
+        self.where = f"{self.path}: row {row}"
         columns = shard.table.column_names
         if missing := [name for name in ("sim_id", "u", "v", *_SHAPE) if name not in columns]:
-            raise SourceError(
-                f"{self.path}: columns {missing} are missing; RealPDEBench's flows have sim_id, u, "
-                f"v and {', '.join(_SHAPE)}, found {columns}"
-            )
+            raise SourceError(f"{self.path}: the columns {missing} are missing, found {columns}")
         self.name, *shape = (self._value(column) for column in ("sim_id", *_SHAPE))
         if not isinstance(self.name, str) or not self.name:
             raise self._fail("sim_id", f"expected the name of a trajectory, found {self.name!r}")
         if not all(isinstance(n, int) and n > 0 for n in shape):
             raise self._fail("shape_t", f"expected three positive whole numbers, found {shape}")
-        self.shape: tuple[int, int, int] = (shape[0], shape[1], shape[2])
-        """(t, y, x) of every field."""
+        super().__init__((shape[0], shape[1], shape[2]), every)
 
-    @property
-    def where(self) -> str:
-        return f"{self.path}: row {self.row}"
+    def _array(self, key: str) -> np.ndarray | None:
+        return self._cell(key, self.stored_shape)
 
-    def has(self, key: str) -> bool:
-        """Whether there is a field; one of another size than the row's shape is refused."""
-        return self._array(key, self.shape) is not None
-
-    def read(self, key: str, where: Where) -> np.ndarray:
-        array = self._array(key, self.shape)
-        assert array is not None
-        return array[where]
-
-    def axis(self, name: str) -> np.ndarray | None:
-        """The stored x, y or t."""
+    def _axis(self, name: str) -> np.ndarray | None:
         columns = ("t_shape",) if name == "t" else (f"{name}_shape_h", f"{name}_shape_w")
         stated = [self._value(column) for column in columns]
         if not all(n is None or isinstance(n, int) for n in stated):
             raise self._fail(columns[0], f"expected whole numbers, found {stated}")
         if all(n is None for n in stated):
-            shape: tuple[int, ...] = self.shape[:1] if name == "t" else self.shape[1:]
-        else:
-            shape = tuple(n for n in stated if n)  # a width of zero stands for one axis
-        return self._array(name, shape) if shape else None
+            stated = list(self.stored_shape[:1] if name == "t" else self.stored_shape[1:])
+        shape = tuple(n for n in stated if n)  # a width of zero stands for one axis
+        return self._cell(name, shape) if shape else None
 
     def _fail(self, column: str, problem: str) -> SourceError:
         return SourceError(f"{self.where}, column {column!r}: {problem}; get a new copy")
@@ -146,18 +166,15 @@ class ArrowRow:
         table = self.shard.table
         return table.column(column)[self.row].as_py() if column in table.column_names else None
 
-    def _array(self, column: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    def _cell(self, column: str, shape: tuple[int, ...]) -> np.ndarray | None:
         """A binary cell as a float array, a view of the memory map; None if null or missing."""
         buffer = self._buffer(column)
         if buffer is None:
             return None
         count = math.prod(shape) if all(n > 0 for n in shape) else 0
         if not count or buffer.size not in (4 * count, 8 * count):
-            raise self._fail(
-                column,
-                f"expected {4 * count} bytes (float32) or {8 * count} (float64) for shape {shape}, "
-                f"found {buffer.size}",
-            )
+            expected = f"expected {4 * count} bytes (float32) or {8 * count} (float64)"
+            raise self._fail(column, f"{expected} for shape {shape}, found {buffer.size}")
         dtype = "<f8" if buffer.size == 8 * count else "<f4"
         return np.frombuffer(buffer, dtype=dtype, count=count).reshape(shape)
 
@@ -185,79 +202,44 @@ class ArrowRow:
         return data.slice(first, last - first)
 
 
-class RawRow:
+class RawRow(Row):
     """An HDF5 file as the publishers' server has it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.store, self.name = path, Hdf5Store(path), path.name
+    def __init__(self, path: Path, every: int = 1) -> None:
+        self.path, self.store, self.name, self.where = path, Hdf5Store(path), path.name, str(path)
         u, v = (self._find(name) for name in ("u", "v"))
         if u is None or v is None or u.ndim != 3 or not u.size:
             raise SourceError(
-                f"{path}: RealPDEBench's files have the datasets measured_data/u and "
-                f"measured_data/v of shape (t, y, x), found {sorted(self.store.open())}"
+                f"{path}: expected the datasets measured_data/u and measured_data/v of shape "
+                f"(t, y, x), found {sorted(self.store.open())}"
             )
-        self.shape: tuple[int, int, int] = u.shape
+        super().__init__(u.shape, every)
 
-    @property
-    def where(self) -> str:
-        return str(self.path)
-
-    def has(self, key: str) -> bool:
+    def _array(self, key: str) -> h5py.Dataset | None:
         dataset = self._find(key)
-        if dataset is not None and (dataset.shape != self.shape or dataset.dtype.kind not in "fiu"):
-            raise self._fail(dataset, f"numbers of shape {self.shape}")
-        return dataset is not None
+        if dataset is not None and dataset.shape != self.stored_shape:
+            raise self._fail(dataset, f"numbers of shape {self.stored_shape}")
+        return dataset
 
-    def read(self, key: str, where: Where) -> np.ndarray:
-        return self.store.read(self._find(key).name, where)
-
-    def axis(self, name: str) -> np.ndarray | None:
-        """The stored x, y or t; the first frame of one that repeats for every frame."""
+    def _axis(self, name: str) -> np.ndarray | None:
+        """The first frame of an axis that repeats for every frame."""
         dataset = self._find(name)
         if dataset is None:
             return None
-        if not dataset.shape or dataset.dtype.kind not in "fiu":
+        if not dataset.shape:
             raise self._fail(dataset, "an axis of numbers")
-        first = (0,) if dataset.ndim == 3 else (slice(None),) * dataset.ndim
-        return self.store.read(dataset.name, first)
+        with reading(self.path):
+            return np.asarray(dataset[0] if dataset.ndim == 3 else dataset[()])
 
-    def _fail(self, dataset: Any, expected: str) -> SourceError:
-        return SourceError(
-            f"{self.path}: expected {expected} in {dataset.name!r}, found {dataset.dtype} of shape "
-            f"{dataset.shape}; get a new copy"
-        )
+    def _fail(self, dataset: h5py.Dataset, expected: str) -> SourceError:
+        found = f"{dataset.dtype} of shape {dataset.shape}"
+        return SourceError(f"{self.path}: expected {expected} in {dataset.name!r}, found {found}")
 
     def _find(self, name: str) -> Any:
         """The dataset of a name, at the top or among the fields."""
         with reading(self.path):
             found = (self.store.open().get(key) for key in (f"measured_data/{name}", name))
-            return next((item for item in found if isinstance(item, h5py.Dataset)), None)
-
-
-class ThinnedRow:
-    """Every Nth row and column of another row, from the first, as the publishers' loader takes."""
-
-    def __init__(self, row: ArrowRow | RawRow, every: int) -> None:
-        self.row, self.every, self.path, self.name = row, every, row.path, row.name
-        t, ny, nx = row.shape
-        self.shape: tuple[int, int, int] = (t, -(-ny // every), -(-nx // every))
-
-    @property
-    def where(self) -> str:
-        return self.row.where
-
-    def has(self, key: str) -> bool:
-        return self.row.has(key)
-
-    def read(self, key: str, where: Where) -> np.ndarray:
-        return self.row.read(key, where)[..., :: self.every, :: self.every]
-
-    def axis(self, name: str) -> np.ndarray | None:
-        axis = self.row.axis(name)
-        if axis is None or name == "t":
-            return axis
-        return axis[(slice(None, None, self.every),) * axis.ndim]
-
-
-Row = ArrowRow | RawRow | ThinnedRow
-"""A stored trajectory, a store of its fields by name; it may be pickled."""
+            dataset = next((item for item in found if isinstance(item, h5py.Dataset)), None)
+        if dataset is not None and dataset.dtype.kind not in "fiu":
+            raise self._fail(dataset, "numbers")
+        return dataset

@@ -1,6 +1,6 @@
 """Readers of other formats. To add one: a module here and a line in ``READERS``.
 
-A reader has a ``TITLE``, ``recognise(path)``, which is cheap and never raises, and
+A reader has a ``TITLE``, ``recognise(path)``, which is cheap (an error means no), and
 ``open_recordings(path, hints)``. Optional constants: ``HINTS``, the hints on the layout of arrays
 that it uses (default: channels); ``ISOLATED``, whether files are read in a separate process
 (default: True); ``MEASURED``, whether positions may be in pixels (default: False; if True, the
@@ -106,7 +106,7 @@ def identify(path: Path | str, *, isolate: bool | Limits = True) -> str:
         raise SourceError(f"{path}: the file is empty; get a new copy of it")
     if isinstance(isolate, Limits):
         return remote.identify_isolated(path, isolate)
-    if native.recognise(path):
+    if _recognises("native", native, path):
         return "native"
     for kind, source in READERS.added().items():
         if _recognises(kind, source, path):
@@ -115,7 +115,7 @@ def identify(path: Path | str, *, isolate: bool | Limits = True) -> str:
     if isolate and is_parsed and remote.is_available():
         return remote.identify_isolated(path)
     for kind, source in _OWN.items():
-        if source.recognise(path):
+        if _recognises(kind, source, path):
             return kind
     inside = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else set()
     what = "folder" if path.is_dir() else "file"
@@ -149,8 +149,11 @@ def _recognises(kind: str, source: Any, path: Path) -> bool:
     try:
         return bool(source.recognise(path))
     except Exception as error:
-        text = f"the reader {kind!r} of another package failed on {path}: {error!r}"
-        warn(Note("plugin", text, subject=kind))
+        if isinstance(error, MemoryError):
+            raise
+        if kind not in _OWN:
+            text = f"the reader {kind!r} of another package failed on {path}: {error!r}"
+            warn(Note("plugin", text, subject=kind))
         return False
 
 

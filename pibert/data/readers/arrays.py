@@ -7,16 +7,16 @@ their coefficients are also a flow: they are summed frame by frame.
 
 import math
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.recordings import PARSING, Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.assembly import join, make_recordings
 from pibert.data.readers.shared.files import expand_pattern, label, shared_folder
 from pibert.data.readers.shared.roles import Variable
@@ -29,7 +29,8 @@ ISOLATED = False
 MEASURED = True
 
 # NumPy's errors on a damaged header, which is a Python literal.
-_UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, TokenError, SyntaxError)
+_UNREADABLE = (*PARSING, MemoryError, RuntimeError, TokenError, SyntaxError, zipfile.BadZipFile)
+_reading = partial(reading, what="the array of numbers or archive of arrays", errors=_UNREADABLE)
 # Deflate packs a run of zeros to about a thousandth.
 _MOST_PACKED = 1100
 
@@ -37,10 +38,8 @@ _MOST_PACKED = 1100
 def open_array(path: Path) -> np.ndarray:
     """Open the array of a ``.npy`` file, mapped and read-only."""
     require_regular(path)
-    try:
+    with _reading(path):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _UNREADABLE as error:
-        raise _unreadable(path, error) from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise SourceError(f"{path}: expected a single array, found an archive of arrays")
@@ -51,25 +50,11 @@ def open_array(path: Path) -> np.ndarray:
 def open_archive(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
     """Open a ``.npz`` file; errors in the block become a ``SourceError``."""
     require_regular(path)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if isinstance(archive, np.ndarray):
-                raise SourceError(f"{path}: expected an archive of arrays, found a single array")
-            _check_members(path, archive)
-            yield archive
-    except SourceError:
-        raise
-    except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> SourceError:
-    if isinstance(error, FileNotFoundError):
-        return SourceError(f"{path}: there is no such file")
-    return SourceError(
-        f"{path}: expected an array of numbers (.npy) or an archive of them (.npz), but it cannot "
-        f"be read ({error}); fetch the file again (arrays of Python objects are never read)"
-    )
+    with _reading(path), np.load(path, allow_pickle=False) as archive:
+        if isinstance(archive, np.ndarray):
+            raise SourceError(f"{path}: expected an archive of arrays, found a single array")
+        _check_members(path, archive)
+        yield archive
 
 
 def _check_members(path: Path, archive: np.lib.npyio.NpzFile) -> None:
@@ -131,10 +116,7 @@ class ModesStore:
 def recognise(path: Path) -> bool:
     if path.is_file():
         return path.suffix.lower() in (".npy", ".npz")
-    try:
-        files = _files(path)
-    except (OSError, ValueError):  # no such folder, or not a pattern
-        return False
+    files = _files(path)
     return bool(files) and all(file.suffix.lower() == ".npz" for file in files)
 
 

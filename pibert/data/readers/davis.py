@@ -21,8 +21,8 @@ import numpy as np
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.assembly import join
 from pibert.data.readers.shared.calibration import DELAY
-from pibert.data.readers.shared.files import find_files, group_by_number
-from pibert.data.readers.shared.grids import percent
+from pibert.data.readers.shared.files import find_files, find_series
+from pibert.data.readers.shared.interpolation import percent
 from pibert.data.readers.shared.naming import standard_unit
 from pibert.data.readers.shared.series import Plane, Series, open_series
 from pibert.data.wording import import_extra
@@ -40,19 +40,12 @@ _EVEN = 1e-3
 
 
 def recognise(path: Path) -> bool:
-    try:
-        files = find_files(path, _SUFFIXES)
-    except (OSError, ValueError):
-        return False
+    files = find_files(path, _SUFFIXES)
     return bool(files) and all(file.suffix.lower() in _SUFFIXES for file in files)
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    groups = group_by_number(find_files(path, _SUFFIXES))
-    if not groups:
-        raise SourceError(f"{path}: no files of vectors ({', '.join(_SUFFIXES)})")
-    if len(groups) == 1 and path.is_dir():
-        groups = {path.name: next(iter(groups.values()))}
+    groups = find_series(path, _SUFFIXES)
     return join("davis", path, [_open(path, *group, hints) for group in groups.items()])
 
 

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from pibert.data.readers.arrays import open_archive, open_array, require_keys
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
-from pibert.data.readers.shared.cells import GridError, cover
+from pibert.data.readers.shared.cells import cover
+from pibert.data.readers.shared.interpolation import GridError
 from pibert.data.splits import Segment, Split
 from pibert.fields import FieldSpec, Grid, Trajectory
 
@@ -119,10 +120,7 @@ def rasterise(mesh: MeshTrajectory, shape: tuple[int, int], box: Box | None = No
 
 
 def recognise(path: Path) -> bool:
-    try:
-        return next(_find_folders(path), None) is not None
-    except OSError:
-        return False
+    return next(_find_folders(path), None) is not None
 
 
 def open_recordings(

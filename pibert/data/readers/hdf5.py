@@ -16,10 +16,10 @@ import numpy as np
 from pibert.data.format.reading import as_text
 from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
 from pibert.data.readers.matlab import is_matlab_hdf5
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.assembly import join, make_recordings
 from pibert.data.readers.shared.roles import STEPS, Variable
-from pibert.data.readers.shared.stores import Hdf5Store, reading
+from pibert.data.readers.shared.stores import Hdf5Store
 
 TITLE = "HDF5 with named datasets (.h5, .hdf5)"
 HINTS = ("channels", "axes", "shape")

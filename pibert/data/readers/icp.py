@@ -30,9 +30,15 @@ from torch import Tensor
 
 from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
 from pibert.data.readers.arrays import open_array, require_keys
-from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
+from pibert.data.readers.recordings import (
+    Hints,
+    Recordings,
+    SourceError,
+    check_channels,
+    reading,
+    rename_channels,
+)
 from pibert.data.readers.shared.grids import on_uniform_grid
-from pibert.data.readers.shared.stores import reading
 from pibert.data.splits import Shares, Split, split_trajectories
 from pibert.data.views import MappedFrames, finite_points
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
@@ -108,17 +114,14 @@ def split_pairs(pairs: Pairs, shares: Shares, *, seed: int) -> Split:
 
 
 def recognise(path: Path) -> bool:
-    try:
-        if next(_sample_names(path), None) is not None:
-            return True
-        folders = (path, path / "train", path / "val")
-        files = [path, *(next(folder.glob("*.h5"), path) for folder in folders)]
-        for file in (file for file in files if file.is_file() and is_hdf5(file)):
-            with contextlib.suppress(*DAMAGED), open_hdf5(file) as h5:
-                if all(key in h5 for key in _REQUIRED):
-                    return True
-    except OSError:
-        pass
+    if next(_sample_names(path), None) is not None:
+        return True
+    folders = (path, path / "train", path / "val")
+    files = [path, *(next(folder.glob("*.h5"), path) for folder in folders)]
+    for file in (file for file in files if file.is_file() and is_hdf5(file)):
+        with contextlib.suppress(*DAMAGED), open_hdf5(file) as h5:
+            if all(key in h5 for key in _REQUIRED):
+                return True
     return False
 
 
@@ -235,7 +238,7 @@ def _find_runs(path: Path) -> dict[str, Path]:
 
 
 def _load_run(name: str, path: Path, hints: Hints) -> Trajectory:
-    with reading(path, "a run of plasma fields"), open_hdf5(path) as file:
+    with reading(path, "the run of plasma fields"), open_hdf5(path) as file:
         names: list[str] = []
         file.visit(names.append)
         require_keys(path, _REQUIRED, names)
@@ -257,15 +260,16 @@ def _load_run(name: str, path: Path, hints: Hints) -> Trajectory:
                 f"{path}: expected numbers of shape {(1, *shape)} at {keys[channel]!r}, found "
                 f"{array.dtype} of shape {array.shape}"
             )
+    channels = rename_channels(path, hints, fields)
     # The trajectory's local representation records the gridding and its error.
     trajectory, _ = on_uniform_grid(
         name,
-        {channel: array.reshape(shape) for channel, array in fields.items()},
+        {channel: array.reshape(shape) for channel, array in channels.items()},
         *nodes.T,
         time=time,
-        units=dict.fromkeys(fields, "unknown"),
+        units=dict.fromkeys(channels, "unknown"),
         parameters={f"condition_{i}": float(v) for i, v in enumerate(conditions, start=1)},
         source={"file": str(path)},
-        hints=hints,
+        shape=hints.shape,
     )
     return trajectory

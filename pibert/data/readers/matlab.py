@@ -11,10 +11,10 @@ import h5py
 import numpy as np
 
 from pibert.data.hdf5 import open_hdf5
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.assembly import make_recordings
 from pibert.data.readers.shared.roles import Variable
-from pibert.data.readers.shared.stores import Hdf5Store, MemoryStore, Store, reading
+from pibert.data.readers.shared.stores import Hdf5Store, MemoryStore, Store
 from pibert.data.wording import import_extra
 
 TITLE = "MATLAB arrays (.mat)"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pibert.data.format import FORMAT, Reader
 from pibert.data.format.reading import as_text
-from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
+from pibert.data.hdf5 import is_hdf5, open_hdf5
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.files import expand_pattern, label, shared_folder
 from pibert.fields import Trajectory
@@ -23,12 +23,7 @@ MEASURED = True
 
 
 def recognise(path: Path) -> bool:
-    if path.is_file():
-        return _is_native(path)
-    try:
-        files = _files(path)
-    except (OSError, ValueError):  # no such folder, or not a pattern
-        return False
+    files = [path] if path.is_file() else _files(path)
     return bool(files) and all(map(_is_native, files))
 
 
@@ -57,11 +52,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_native(path: Path) -> bool:
-    try:
-        if not is_hdf5(path):
-            return False
-        with open_hdf5(path, deep=False) as file:
-            stated = file.attrs.get("format")
-            return isinstance(stated, str | bytes) and as_text(stated) == FORMAT
-    except DAMAGED:
+    if not is_hdf5(path):
         return False
+    with open_hdf5(path, deep=False) as file:
+        stated = file.attrs.get("format")
+        return isinstance(stated, str | bytes) and as_text(stated) == FORMAT

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.hdf5 import DAMAGED, HDF5Error, PerProcess, open_hdf5
+from pibert.data.hdf5 import DAMAGED, PerProcess, open_hdf5
 from pibert.data.provenance import own_record, own_spec, restored
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.assembly import make_recordings
 from pibert.data.readers.shared.roles import Variable, meaning
 from pibert.data.readers.shared.stores import Where
@@ -131,10 +131,8 @@ class NetcdfStore(PerProcess):
 
     def read(self, key: str, where: Where) -> np.ndarray:
         dataset = self.open()
-        try:
+        with reading(self.path, "this NetCDF file"):
             values = np.asarray(dataset.variables[key][where].values)
-        except (OSError, RuntimeError, KeyError, ValueError, IndexError, TypeError) as error:
-            raise _damaged(self.path, error) from error
         if values.dtype.kind == "f":
             values = np.where(np.abs(values) > _UNWRITTEN, np.nan, values)
         if self.seconds is not None and self.seconds[0] == key:
@@ -163,7 +161,8 @@ def _open(path: Path) -> Any:
     import_extra(engine, "reading this NetCDF file")
     xarray = import_extra("xarray", "reading NetCDF files")
     options: dict[str, Any] = {}
-    try:
+    # No values are read yet: a lack of memory is damage, too.
+    with reading(path, "this NetCDF file", errors=(*DAMAGED, EOFError, MemoryError)):
         if engine == "h5netcdf":
             # Find damage here: h5netcdf leaves half-made objects that raise when they are deleted.
             with open_hdf5(path) as file:
@@ -172,10 +171,6 @@ def _open(path: Path) -> Any:
         return xarray.open_dataset(
             path, engine=engine, decode_times=False, cache=False, backend_kwargs=options
         )
-    except HDF5Error:
-        raise
-    except (*DAMAGED, EOFError, MemoryError) as error:  # no values are read yet
-        raise _damaged(path, error) from error
 
 
 def _variable(key: str, item: Any, dataset: Any) -> Variable:
@@ -237,9 +232,3 @@ def _head(path: Path) -> bytes:
             return file.read(4)
     except OSError:
         return b""
-
-
-def _damaged(path: Path, error: Exception) -> SourceError:
-    return SourceError(
-        f"{path}: this NetCDF file cannot be read ({error}); it is damaged: get a new copy of it"
-    )

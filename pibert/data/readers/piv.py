@@ -44,7 +44,8 @@ from pibert.data.readers.shared.files import (
     read_columns,
     read_head,
 )
-from pibert.data.readers.shared.grids import Layout, describe, describe_error, find_layout, percent
+from pibert.data.readers.shared.grids import Layout, describe, find_layout
+from pibert.data.readers.shared.interpolation import percent
 from pibert.data.readers.shared.naming import (
     FLAGS,
     check_axis_units,
@@ -283,10 +284,7 @@ def _known_columns(
 def recognise(path: Path) -> bool:
     if path.suffix.lower() == ".mat":
         return pivlab.recognise(path)
-    try:
-        return any(find_program(file) is not None for file in find_files(path, _SUFFIXES)[:8])
-    except (OSError, ValueError):  # no such folder, or not a pattern
-        return False
+    return any(find_program(file) is not None for file in find_files(path, _SUFFIXES)[:8])
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
@@ -319,13 +317,11 @@ def _trajectory(
     program = find_program(files[0])
     assert program is not None
     first = VectorField(files[0], program, hints.channels)
-    layout = find_layout(str(files[0]), first.x, first.y, first.x.shape, hints)
-    record, notes = dict(layout.record), list(layout.notes)
-    notes += first.notes("" if len(files) == 1 else " of the first frame")
-    if layout.check is not None:
-        fields = {key: values[None] for key, values in first.fields.items()}
-        record["error"] = layout.estimate_error(fields, first.valid[None])
-        notes.append(describe_error(record["error"]))
+    layout = find_layout(str(files[0]), first.x, first.y, first.x.shape, hints.shape)
+    fields = {key: values[None] for key, values in first.fields.items()}
+    record, noticed = layout.measured_record(fields, first.valid[None])
+    where = "" if len(files) == 1 else " of the first frame"
+    notes = [*layout.notes, *first.notes(where), *noticed]
     frames = VectorFiles(files, program, layout, first, hints.channels)
     numbers = np.array(list(members), dtype=np.float64)
     time = None

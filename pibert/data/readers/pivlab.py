@@ -13,7 +13,6 @@ applied as PIVlab does in its exports.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ import numpy as np
 
 from pibert.data.hdf5 import check_dataset, open_hdf5
 from pibert.data.readers.matlab import call_scipy, is_matlab_hdf5
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
-from pibert.data.readers.shared.grids import on_uniform_grid, percent
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming, reading
+from pibert.data.readers.shared.grids import on_uniform_grid
+from pibert.data.readers.shared.interpolation import percent
 from pibert.data.readers.shared.naming import standard_unit, take_flags
-from pibert.data.readers.shared.stores import reading
 from pibert.fields import Trajectory
 
 _NEEDED = {"x", "y", "u_original", "v_original"}
@@ -40,12 +39,7 @@ _DIRECTIONS = ("x_axis_direction", "y_axis_direction", "size_of_the_image")
 
 
 def recognise(path: Path) -> bool:
-    if path.suffix.lower() != ".mat" or not path.is_file():
-        return False
-    try:
-        return any(set(_names(path)) >= needed for needed in (_NEEDED, _SESSION))
-    except (ValueError, ImportError, OSError):
-        return False
+    return path.is_file() and any(set(_names(path)) >= names for names in (_NEEDED, _SESSION))
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
@@ -99,7 +93,7 @@ def _trajectory(
     if filled.any():
         share = percent(float(filled.mean()))
         notes.append(f"{share} of the vectors were interpolated by PIVlab")
-    try:
+    with naming(path):
         trajectory, more = on_uniform_grid(
             path.stem,
             stacked,
@@ -110,10 +104,8 @@ def _trajectory(
             units={"u": velocity, "v": velocity} if velocity else {},
             length_unit=length,
             source={"program": "PIVlab", "file": path.name, "vectors": kind, "units": text or None},
-            hints=replace(hints, channels={}),
+            shape=hints.shape,
         )
-    except SourceError as error:
-        raise SourceError(f"{path}: {error}") from error
     return trajectory, (*notes, *more)
 
 

@@ -1,11 +1,15 @@
 """The result of every reader: trajectories that are described at once and read on demand."""
 
+import lzma
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
+from pibert.data.hdf5 import DAMAGED, HDF5Error
 from pibert.data.splits import Split
 from pibert.data.units import parse_duration, parse_scale
 from pibert.data.views import ByName
@@ -27,6 +31,8 @@ class TooLargeError(SourceError):
 class TooSlowError(SourceError):
     """A file that takes more time to read than it may."""
 
+
+Value = TypeVar("Value")
 
 NO_FAMILY = "none"
 """The user's value of ``family`` where no PDE family fits the data."""
@@ -138,6 +144,16 @@ def check_channels(path: Path, hints: Hints, stored: Mapping[str, str]) -> None:
             )
 
 
+def rename_channels(path: Path, hints: Hints, found: Mapping[str, Value]) -> dict[str, Value]:
+    """Return channels of a file under the user's names."""
+    ours = {theirs: our for our, theirs in hints.channels.items()}
+    if wrong := [key for key in ours if key not in found or ours[key] in {*found} - {*ours}]:
+        raise SourceError(
+            f"{path}: {wrong[0]!r} cannot become {ours[wrong[0]]!r}; there are: {', '.join(found)}"
+        )
+    return {ours.get(key, key): value for key, value in found.items()}
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Add the path to messages that do not name the file."""
@@ -147,6 +163,30 @@ def naming(path: Path) -> Iterator[None]:
         if path.name in str(error):
             raise
         raise SourceError(f"{path}: {error}") from error
+
+
+PARSING = (OSError, EOFError, LookupError, ValueError, ArithmeticError, zlib.error, lzma.LZMAError)
+"""Errors of our own parsers on a damaged file."""
+
+
+@contextmanager
+def reading(
+    path: Path,
+    what: str = "the file",
+    *,
+    remedy: str = "get a new copy of it",
+    errors: tuple[type[Exception], ...] = DAMAGED,
+) -> Iterator[None]:
+    """Turn errors on the content of a file into a ``SourceError`` that names the file."""
+    try:
+        yield
+    except (SourceError, HDF5Error):
+        raise
+    except errors as error:
+        problem = str(error)
+        if isinstance(error, LookupError):
+            problem = f"{error} is missing" if isinstance(error, KeyError) else "it ends too early"
+        raise SourceError(f"{path}: {what} is damaged ({problem}); {remedy}") from error
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

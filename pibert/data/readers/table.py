@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
 from pibert.data.readers.shared.files import (
     Table,
     find_files,
@@ -60,10 +60,7 @@ class _Column:
 def recognise(path: Path) -> bool:
     if path.is_file() and path.suffix.lower() not in _SUFFIXES:
         return False
-    try:
-        files = find_files(path, _SUFFIXES)
-    except (OSError, ValueError):  # no such folder, or not a pattern
-        return False
+    files = find_files(path, _SUFFIXES)
     head = read_head(files[0]) if files else None
     return head is not None and (has_rows(head) or _is_sectioned(head))
 
@@ -75,8 +72,6 @@ def _is_sectioned(head: Sequence[str]) -> bool:
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     groups = find_series(path, _SUFFIXES)
-    if not groups:
-        raise SourceError(f"{path}: no files of columns ({', '.join(_SUFFIXES)})")
     notes: dict[str, None] = {}
     flows: dict[str, Trajectory] = {}
     for title, members in groups.items():
@@ -84,10 +79,8 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         table, numbered = _read_series(members, hints)
         columns, noticed = _columns(file, table, numbered, hints)
         for name, parameters in _flows(title, columns).items():
-            try:
+            with naming(file):
                 flow, more = _trajectory(name, file, columns, parameters, table, numbered, hints)
-            except SourceError as error:
-                raise SourceError(f"{file}: {error}") from error
             flows[name] = flow
             noticed += more
         notes |= dict.fromkeys(noticed)
@@ -241,7 +234,7 @@ def _trajectory(
         time_unit=None if numbered else _unit(columns, "t"),
         parameters=parameters,
         source={"file": path.name} | {key.lower(): value for key, value in stated.items()},
-        hints=replace(hints, channels={}),  # already applied
+        shape=hints.shape,
     )
     return trajectory, (*notes, *more)
 

@@ -25,9 +25,15 @@ import torch
 from torch import Tensor
 
 from pibert.data.format.reading import as_text
-from pibert.data.hdf5 import DAMAGED, open_hdf5
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
-from pibert.data.readers.shared.stores import Hdf5Store, reading, smooth_time, uniform_step
+from pibert.data.hdf5 import open_hdf5
+from pibert.data.readers.recordings import (
+    Hints,
+    Recordings,
+    SourceError,
+    reading,
+    rename_channels,
+)
+from pibert.data.readers.shared.stores import Hdf5Store, smooth_time, uniform_step
 from pibert.data.views import MappedFrames, pick
 from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
 
@@ -40,11 +46,8 @@ _SIDES = {"x": ("left", "right"), "y": ("bottom", "top")}
 
 
 def recognise(path: Path) -> bool:
-    try:
-        with open_hdf5(_files(path)[0]) as h5:
-            return "dimensions" in h5 and "t0_fields" in h5 and "n_spatial_dims" in h5.attrs
-    except DAMAGED:
-        return False
+    with open_hdf5(_files(path)[0]) as h5:
+        return "dimensions" in h5 and "t0_fields" in h5 and "n_spatial_dims" in h5.attrs
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
@@ -180,11 +183,7 @@ def _describe(store: Hdf5Store, hints: Hints) -> _Set:
     sides, notes = _sides(h5)
     count, time = int(h5.attrs["n_trajectories"]), np.asarray(h5["dimensions"]["time"][...])
     channels = _channels(path, h5, count, time.shape[-1], {n: len(a) for n, a in axes.items()})
-    for ours, theirs in hints.channels.items():
-        if theirs not in channels or ours in channels:
-            problem = f"no {theirs!r}" if theirs not in channels else f"{ours!r} already"
-            raise SourceError(f"{path}: there is {problem}; the channels are: {list(channels)}")
-        channels = {ours if name == theirs else name: c for name, c in channels.items()}
+    channels = rename_channels(path, hints, channels)
     return _Set(
         store=store,
         count=count,

@@ -241,7 +241,7 @@ def truncate(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (truncate, "an array of numbers"),
+        (truncate, "the array of numbers"),
         (save_object, "Python objects"),
         (lambda path: np.save(path, np.ones((64, 64))), r"float64 of shape \(64, 64\)"),
         (lambda path: np.save(path, np.ones((5, 64, 64))), "one shape"),

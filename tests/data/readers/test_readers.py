@@ -1,5 +1,6 @@
 """The table of readers: recognised and refused files; native files."""
 
+import contextlib
 import pickle
 import subprocess
 import sys
@@ -10,24 +11,27 @@ import pytest
 import torch
 
 from pibert.data.format import write
-from pibert.data.readers import READERS, identify, open_recordings
+from pibert.data.readers import identify, open_recordings
 from pibert.data.readers.recordings import Hints, SourceError
 from tests.data.helpers import make_trajectory
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_recognising_never_raises_and_claims_no_foreign_file(tmp_path: Path) -> None:
+def test_unreadable_files_end_no_identification_and_foreign_files_are_claimed_by_none(
+    tmp_path: Path,
+) -> None:
     names = ["x.h5", "x.npz", "x.npy", "x.mat", "x.nc", "x.vtk", "x.vtu", "x.arrow", "x.txt", "x"]
     for name in names:
         (tmp_path / name).write_bytes(b"\x00garbage\xff\n" * 3)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.md").write_text("# Notes\n")
-    for source in READERS.values():
-        for path in (tmp_path, tmp_path / "absent", *(tmp_path / name for name in names)):
-            source.recognise(path)
-        for path in (tmp_path / "folder", tmp_path / "folder" / "notes.md"):
-            assert source.recognise(path) is False
+    for path in (tmp_path, *(tmp_path / name for name in names)):
+        with contextlib.suppress(SourceError):
+            identify(path)
+    for path in (tmp_path / "folder", tmp_path / "folder" / "notes.md"):
+        with pytest.raises(SourceError, match="no known kind"):
+            identify(path)
 
 
 def test_a_folder_of_native_files_is_one_set(tmp_path: Path) -> None:

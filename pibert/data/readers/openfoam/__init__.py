@@ -53,8 +53,6 @@ def recognise(path: Path) -> bool:
         return any(map(_sample_files, times)) or has_results(path)
     except SourceError:
         return True  # opening it reports the problem
-    except OSError:
-        return False
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:

@@ -6,14 +6,12 @@ folder ``processorsN`` whose files hold one block per processor. Any file may be
 """
 
 import re
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pibert.data.readers.openfoam.dictionary import Dictionary, Parser
-from pibert.data.readers.recordings import SourceError
+from pibert.data.readers.recordings import PARSING, SourceError, reading
 from pibert.data.readers.shared.files import unpack_gzip
 
 _TIME = re.compile(r"\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -108,17 +106,8 @@ def time_folders(folder: Path) -> list[tuple[float, Path]]:
     return sorted((float(entry.name), entry) for entry in entries)
 
 
-@contextmanager
-def parsing(path: Path) -> Iterator[None]:
-    """Turn errors about the content of a file into a ``SourceError`` that names it."""
-    try:
-        yield
-    except SourceError:
-        raise
-    except (OSError, EOFError, zlib.error, ValueError, IndexError) as error:
-        raise SourceError(
-            f"{path}: this OpenFOAM file cannot be read ({error}); write it again"
-        ) from error
+parsing = partial(reading, what="this OpenFOAM file", remedy="write it again", errors=PARSING)
+"""Turns errors on the content of a file into a ``SourceError`` that names it."""
 
 
 def _find(path: Path) -> Path | None:

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pibert.data.hdf5 import DAMAGED, open_hdf5
+from pibert.data.hdf5 import open_hdf5
 from pibert.data.readers.realpdebench.facts import DUPLICATE, SCENARIOS, STORED_AS, describe
 from pibert.data.readers.realpdebench.rows import ArrowRow, RawRow, Row, Shard, shard_paths
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
@@ -66,22 +66,18 @@ class Subset(NamedTuple):
 
 
 def recognise(path: Path) -> bool:
-    try:
-        subset = next(iter(find_subsets(path)), None)
-        if subset is None:
-            return False
-        first = min(subset.path.glob(_SUFFIXES[subset.suffix]), default=subset.path)
-        require_regular(first)
-        if subset.suffix == ".arrow":
-            with first.open("rb") as file:
-                head = file.read(1 << 16)
-            return all(name in head for name in (b"sim_id", b"shape_t", b"shape_h"))
-        with open_hdf5(first) as h5:
-            return {"u", "v", "re", "aoa"} <= {*h5} or (
-                "measured_data/u" in h5 and "measured_data/v" in h5
-            )
-    except DAMAGED:
+    subset = next(iter(find_subsets(path)), None)
+    if subset is None:
         return False
+    first = min(subset.path.glob(_SUFFIXES[subset.suffix]), default=subset.path)
+    require_regular(first)
+    if subset.suffix == ".arrow":
+        with first.open("rb") as file:
+            head = file.read(1 << 16)
+        return all(name in head for name in (b"sim_id", b"shape_t", b"shape_h"))
+    with open_hdf5(first) as h5:
+        measured = "measured_data/u" in h5 and "measured_data/v" in h5
+        return measured or {"u", "v", "re", "aoa"} <= {*h5}
 
 
 def find_subsets(path: Path) -> list[Subset]:

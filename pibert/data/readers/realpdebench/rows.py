@@ -14,8 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from pibert.data.readers.recordings import SourceError
-from pibert.data.readers.shared.stores import Hdf5Store, Where, reading
+from pibert.data.readers.recordings import SourceError, reading
+from pibert.data.readers.shared.stores import Hdf5Store, Where
 from pibert.data.wording import import_extra
 from pibert.regular_files import require_regular
 from pibert.textfiles import parse_json, read_text

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
-from pibert.data.readers.shared.grids import Layout, describe, find_layout, on_uniform_grid, percent
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
+from pibert.data.readers.shared.grids import Layout, describe, find_layout, on_uniform_grid
+from pibert.data.readers.shared.interpolation import percent
 from pibert.data.readers.shared.naming import check_axis_units
 from pibert.data.readers.shared.roles import Roles, Variable, meaning
 from pibert.data.readers.shared.stores import ArraySource, Piece, Store, read_flags
@@ -169,16 +170,12 @@ class Plan:
 
     def build(self, name: str, member: int) -> tuple[Trajectory, tuple[str, ...]]:
         """Return a trajectory of one flow, and notes."""
-        try:
+        with naming(self.store.path):
             if len(self.shape) == 3 and self.x.ndim == 1:
-                layout = find_layout(name, self.x, self.y, self.shape[1:], self.hints)
-                if layout.check is None and layout.shape == self.shape[1:]:
+                layout = find_layout(name, self.x, self.y, self.shape[1:], self.hints.shape)
+                if layout.is_kept and layout.shape == self.shape[1:]:
                     return self._view(name, member, layout)
             return self._load(name, member)
-        except SourceError as error:
-            if str(self.store.path) in str(error):
-                raise
-            raise SourceError(f"{self.store.path}: {error}") from error
 
     def _view(self, name: str, member: int, layout: Layout) -> tuple[Trajectory, tuple[str, ...]]:
         """Return a trajectory whose frames stay in the file."""
@@ -218,7 +215,7 @@ class Plan:
             {channel: fields[:, index] for index, channel in enumerate(self.pieces)},
             self.x,
             self.y,
-            hints=replace(self.hints, channels={}),
+            shape=self.hints.shape,
             **masks,
             **self.facts,
         )

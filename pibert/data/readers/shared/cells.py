@@ -12,7 +12,7 @@ In units of the grid, the point in row j and column i is at (i, j).
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -390,51 +390,3 @@ def _area(corners: np.ndarray) -> np.ndarray:
 
 def _cross(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return np.asarray(p[:, 0] * q[:, 1] - p[:, 1] * q[:, 0])
-
-
-class GridError:
-    """The difference of the grid, sampled at points of the source, from the values there."""
-
-    def __init__(self, channels: tuple[str, ...]) -> None:
-        self.channels = channels
-        self.nodes = self.tested = 0
-        self.squares, self.total, self.total_squares = np.zeros((3, len(channels)))
-
-    def add(
-        self, points: np.ndarray, values: np.ndarray, states: np.ndarray, fluid: np.ndarray
-    ) -> None:
-        """Compare one frame where all four grid points around a point are fluid.
-
-        Points (n, 2) are in units of the grid, values (c, n), states (c, y, x), fluid (y, x).
-        """
-        self.nodes += len(points)
-        ny, nx = fluid.shape
-        column, row = np.floor(points).astype(np.int64).T
-        ok = (column >= 0) & (column < nx - 1) & (row >= 0) & (row < ny - 1)
-        ok[ok] = np.all([fluid[row[ok] + i, column[ok] + j] for i in (0, 1) for j in (0, 1)], 0)
-        row, column, values = row[ok], column[ok], values[:, ok]
-        right, up = points[ok, 0] - column, points[ok, 1] - row
-        below, above = (
-            (1 - right) * states[:, row + i, column] + right * states[:, row + i, column + 1]
-            for i in (0, 1)
-        )
-        difference = (1 - up) * below + up * above - values
-        finite = np.isfinite(difference).all(0)
-        values, difference = values[:, finite], difference[:, finite]
-        self.tested += values.shape[1]
-        self.squares += (difference**2).sum(1)
-        self.total += values.sum(1)
-        self.total_squares += (values**2).sum(1)
-
-    def report(self) -> dict[str, Any]:
-        """Return the rms error per channel, absolute and relative to the standard deviation."""
-        if not self.tested:
-            return {"error": None, "nodes_tested": 0.0}
-        rms = np.sqrt(self.squares / self.tested)
-        variance = self.total_squares / self.tested - (self.total / self.tested) ** 2
-        deviation = np.sqrt(np.maximum(variance, 0.0))
-        error = {
-            name: {"rms": float(r), "relative": float(r / d) if d > 0 else None}
-            for name, r, d in zip(self.channels, rms, deviation, strict=True)
-        }
-        return {"error": error, "nodes_tested": self.tested / self.nodes}

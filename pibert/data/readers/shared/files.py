@@ -140,6 +140,8 @@ def group_by_number(files: Sequence[Path]) -> dict[str, dict[int, Path]]:
 def find_series(path: Path, suffixes: Sequence[str]) -> dict[str, dict[int, Path]]:
     """Return the trajectories of a file, folder or pattern; a single one has the folder's name."""
     groups = group_by_number(find_files(path, suffixes))
+    if not groups:
+        raise SourceError(f"{path}: it holds no files {', '.join(suffixes)}; name their folder")
     if len(groups) == 1 and path.is_dir():
         return {path.name: next(iter(groups.values()))}
     return groups

@@ -2,10 +2,8 @@
 
 All data are points (x, y) with values: axes of a grid, two-dimensional meshes in either order, or
 scattered points. A uniform grid is kept, with ascending axes; points of another lattice are
-interpolated bilinearly, all others linearly in triangles (``interpolation``). The interpolation
-error is estimated with every second line, or half of the points, left out: the rms error at those
-relative to the field's fluctuation. With all points it is smaller, for smooth fields by a factor of
-about four (lines) or two (points).
+interpolated bilinearly, all others linearly in triangles, and the error of the grid is measured
+(``interpolation``).
 """
 
 import math
@@ -17,16 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.readers.recordings import Hints, SourceError, describe_parameter
+from pibert.data.readers.recordings import SourceError, describe_parameter
 from pibert.data.readers.shared.interpolation import (
+    GridError,
     Interpolation,
     Lattice,
     Triangulation,
     check_shape,
+    describe_error,
     find_lattice,
     find_uniform,
     fit_axis,
-    without_every_second_line,
+    percent,
 )
 from pibert.fields import FieldSpec, FrameSource, Grid, Sides, Trajectory
 
@@ -39,13 +39,17 @@ class Layout:
     origin: tuple[float, float]
     dx: float
     dy: float
+    points: np.ndarray
+    """(n, 2) in the source's order."""
     interpolation: Interpolation
-    check: tuple[Interpolation, np.ndarray] | None
-    """If the grid needs interpolation: one from a subset of the points to the others, and the
-    indices of those."""
     notes: tuple[str, ...]
     record: Mapping[str, Any]
     """Facts for ``Trajectory.local``."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the points are those of the grid, so that no value is interpolated."""
+        return self.record["method"] == "none"
 
     def place(
         self, fields: Mapping[str, np.ndarray], known: np.ndarray
@@ -65,44 +69,44 @@ class Layout:
         """Return a mask (t, n) as (t, y, x): true where half of the support is."""
         return self.interpolation.covers(mask).reshape(-1, *self.shape)
 
-    def estimate_error(
+    def measured_record(
         self, fields: Mapping[str, np.ndarray], known: np.ndarray
-    ) -> dict[str, float]:
-        """Return the rms error over the fluctuation at the points left out, in the middle frame."""
-        assert self.check is not None
-        interpolation, points = self.check
-        frame, errors = len(known) // 2, {}
-        known = known[frame : frame + 1]
-        for channel, values in fields.items():
-            flat = values[frame].reshape(1, -1)
-            estimate, enough = interpolation.apply(flat, known)
-            usable = (enough & known[:, points])[0]
-            truth = flat[0, points][usable].astype(np.float64)
-            if len(truth) and np.ptp(truth) > 0:
-                rms = np.sqrt(np.mean((estimate[0, usable] - truth) ** 2))
-                errors[channel] = float(rms / truth.std())
-        return errors
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Return the facts with the error of the middle frame, and notes, if the grid has one.
+
+        Arguments are those of ``place``.
+        """
+        if self.is_kept:
+            return dict(self.record), []
+        middle = slice(len(known) // 2, len(known) // 2 + 1)
+        fields = {name: values[middle] for name, values in fields.items()}
+        states, valid = self.place(fields, known[middle])
+        values = np.stack([values.reshape(-1) for values in fields.values()])
+        error = GridError(tuple(fields))
+        points = (self.points - self.origin) / (self.dx, self.dy)
+        error.add(points, np.where(known[middle], values, np.nan), states[0], valid[0])
+        return {**self.record, "error": error.relative}, [describe_error(error.relative)]
 
 
 def find_layout(
-    name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], hints: Hints = Hints()
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    shape: tuple[int, ...],
+    wanted: tuple[int, int] | None = None,
 ) -> Layout:
     """Find a uniform grid for points; messages name ``name``.
 
     ``x`` and ``y`` are axes, meshes of the fields' shape, or coordinates of the points; ``shape``
-    is that of one frame: (y, x), (x, y) or (n,). ``hints.shape`` is the size to resample to.
+    is that of one frame: (y, x), (x, y) or (n,). ``wanted`` is the shape to resample to.
     """
-    if hints.shape is not None:
-        check_shape(name, hints.shape)
+    if wanted is not None:
+        check_shape(name, wanted)
     x, y, notes, record = _as_points(name, np.asarray(x), np.asarray(y), shape)
-    lattice = find_lattice(name, x, y)
+    points, lattice = np.stack([x, y], -1).astype(float), find_lattice(name, x, y)
     if lattice is None:
-        return _scattered(name, np.stack([x, y], -1).astype(float), notes, record, hints)
-    return _on_lattice(lattice, notes, record, hints)
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+        return _scattered(name, points, notes, record, wanted)
+    return _on_lattice(points, lattice, notes, record, wanted)
 
 
 def _as_points(
@@ -138,10 +142,16 @@ def _as_points(
     return x.ravel(), y.ravel(), notes, record
 
 
-def _on_lattice(lattice: Lattice, notes: list[str], record: dict[str, Any], hints: Hints) -> Layout:
-    rows, columns = hints.shape or lattice.nodes.shape
+def _on_lattice(
+    points: np.ndarray,
+    lattice: Lattice,
+    notes: list[str],
+    record: dict[str, Any],
+    wanted: tuple[int, int] | None,
+) -> Layout:
+    rows, columns = wanted or lattice.nodes.shape
     x, y = fit_axis(lattice.columns, columns), fit_axis(lattice.rows, rows)
-    shape, check = (len(y.low), len(x.low)), None
+    shape = (len(y.low), len(x.low))
     record["method"] = "none"
     if not (x.exact and y.exact):
         uneven = " and ".join(n for n, axis in (("x", x), ("y", y)) if not axis.exact)
@@ -150,29 +160,32 @@ def _on_lattice(lattice: Lattice, notes: list[str], record: dict[str, Any], hint
             f"{lattice.nodes.shape[0]} x {lattice.nodes.shape[1]} to {shape[0]} x {shape[1]}"
         )
         record |= {"method": "bilinear", "from": list(lattice.nodes.shape), "to": list(shape)}
-        check = without_every_second_line(lattice, x, y)
-    elif hints.shape is not None:
+    elif wanted is not None:
         notes.append("the grid is uniform and was kept; the requested shape was not used")
     absent = 1 - int((lattice.nodes >= 0).sum()) / (shape[0] * shape[1])
-    if check is None and absent > 0:
+    if absent > 0 and x.exact and y.exact:
         notes.append(f"{percent(absent)} of the grid's points are missing: marked invalid")
     return Layout(
         shape=shape,
         origin=(x.first, y.first),
         dx=x.step,
         dy=y.step,
+        points=points,
         interpolation=lattice.interpolation(x, y),
-        check=check,
         notes=tuple(notes),
         record=record,
     )
 
 
 def _scattered(
-    name: str, points: np.ndarray, notes: list[str], record: dict[str, Any], hints: Hints
+    name: str,
+    points: np.ndarray,
+    notes: list[str],
+    record: dict[str, Any],
+    wanted: tuple[int, int] | None,
 ) -> Layout:
     mesh = Triangulation(name, points)
-    rows, columns = shape = hints.shape or mesh.even_size(name)
+    rows, columns = shape = wanted or mesh.even_size(name)
     (left, bottom), (right, top) = mesh.low, mesh.high
     x, y = np.linspace(left, right, columns), np.linspace(bottom, top, rows)
     interpolation = mesh.interpolation(np.stack(np.meshgrid(x, y), -1).reshape(-1, 2))
@@ -183,22 +196,16 @@ def _scattered(
     outside = float((interpolation.weight.sum(-1) == 0).mean())
     if outside > 0:
         notes.append(f"{percent(outside)} of the grid lies outside or in holes: marked invalid")
-    order = np.random.default_rng(0).permutation(len(points))
-    kept, left_out = order[::2], order[1::2]
-    index, weight = Triangulation(name, points[kept]).interpolation(points[left_out])
     return Layout(
         shape=shape,
         origin=(float(left), float(bottom)),
         dx=float(right - left) / (columns - 1),
         dy=float(top - bottom) / (rows - 1),
+        points=points,
         interpolation=interpolation,
-        check=(Interpolation(kept[index], weight), left_out),
         notes=tuple(notes),
         record=record | {"method": "linear in triangles", "from": len(points), "to": list(shape)},
     )
-
-
-_COORDINATES = ("x", "y", "z", "t")
 
 
 def on_uniform_grid(
@@ -211,7 +218,7 @@ def on_uniform_grid(
     body: np.ndarray | None = None,
     filled: np.ndarray | None = None,
     local: Mapping[str, Any] = {},
-    hints: Hints = Hints(),
+    shape: tuple[int, int] | None = None,
     **stated: Any,
 ) -> tuple[Trajectory, tuple[str, ...]]:
     """Return a trajectory in memory from fields on any kind of points, and notes.
@@ -219,16 +226,15 @@ def on_uniform_grid(
     ``fields`` map channels to (t, y, x) on a grid, or (t, n) at scattered points; ``x`` and ``y``
     are as for ``find_layout``. The masks have the shape of a field, or lack t: ``valid`` is False
     where a value is missing or wrong, ``filled`` True where one was filled in and not measured.
-    ``hints`` have the user's channels and shape; ``stated`` are other keywords of ``describe``.
+    ``shape`` is that to resample to (rows, columns); ``stated`` are other keywords of ``describe``.
     """
-    fields = _renamed(name, fields, hints)
     frames, *others = {values.shape for values in fields.values()} or [()]
     if others or len(frames) not in (2, 3) or 0 in frames:
         raise SourceError(
             f"{name}: expected fields of one shape (t, y, x) or (t, n), found "
             + (", ".join(f"{key} {values.shape}" for key, values in fields.items()) or "none")
         )
-    layout = find_layout(name, x, y, frames[1:], hints)
+    layout = find_layout(name, x, y, frames[1:], shape)
     solid = None if body is None else _flat_mask(name, "body", body, frames)
     # Points (t, n) that are fluid, valid and finite in every channel.
     known = np.ones((frames[0], math.prod(frames[1:])), bool)
@@ -239,13 +245,11 @@ def on_uniform_grid(
     if solid is not None:
         known &= ~solid
     states, placed_valid = layout.place(fields, known)
-    notes, record = [*layout.notes], dict(layout.record)
+    record, noticed = layout.measured_record(fields, known)
+    notes = list(layout.notes)
     missing = float((~known if solid is None else ~known & ~solid).mean())
     if missing > 0:
         notes.append(f"{percent(missing)} of the values are missing or marked invalid")
-    if layout.check is not None:
-        record["error"] = layout.estimate_error(fields, known)
-        notes.append(describe_error(record["error"]))
     masks: dict[str, Any] = {}
     if solid is not None:
         placed_body = layout.place_mask(solid)
@@ -260,7 +264,7 @@ def on_uniform_grid(
     local, channels = {**local, "gridding": record}, tuple(fields)
     placed = torch.from_numpy(states)
     trajectory = describe(name, placed, layout, channels=channels, local=local, **masks, **stated)
-    return trajectory, tuple(notes)
+    return trajectory, (*notes, *noticed)
 
 
 def describe(
@@ -298,30 +302,6 @@ def describe(
         parameters={key: float(value) for key, value in parameters.items()},
         **stated,
     )
-
-
-def describe_error(error: Mapping[str, float]) -> str:
-    if not error:
-        return "the interpolation error could not be estimated: too few points or constant fields"
-    worst = max(error, key=lambda channel: error[channel])
-    return (
-        f"interpolation error: {percent(error[worst])} of the fluctuation of {worst} (the worst "
-        "channel) with half of the points or lines left out, less with all"
-    )
-
-
-def _renamed(name: str, fields: Mapping[str, np.ndarray], hints: Hints) -> dict[str, np.ndarray]:
-    """Return the fields under the user's names."""
-    named = {ours: theirs for ours, theirs in hints.channels.items() if ours not in _COORDINATES}
-    if wrong := [theirs for theirs in named.values() if theirs not in fields]:
-        raise SourceError(f"{name}: no field {wrong[0]!r}; there are: {', '.join(fields)}")
-    ours = {theirs: ours for ours, theirs in named.items()}
-    return {
-        ours.get(key, key): np.asarray(values)
-        for key, values in fields.items()
-        # A field whose name the user gave to another one is left out.
-        if key in ours or named.get(key) not in fields
-    }
 
 
 def _flat_mask(name: str, kind: str, mask: np.ndarray, frames: tuple[int, ...]) -> np.ndarray:

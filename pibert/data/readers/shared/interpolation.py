@@ -1,7 +1,8 @@
 """Interpolation from lattices and scattered points to other points.
 
 A value is the weighted average of the known values in its support; it is missing if less than half
-of the weight is known.
+of the weight is known. ``GridError`` measures what the grid loses: it is interpolated bilinearly at
+the points of the source and compared with the values there.
 
 Points of a lattice may come in any order, and nodes or whole lines may be missing. An axis is
 uniform if it stays within ``SPACING_TOLERANCE`` of a step of the line between its ends, or within
@@ -14,7 +15,8 @@ triangle bridges a hole (a body, a concave side, a void) and has no value.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -192,27 +194,6 @@ def _between(levels: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.nda
     return low, low + 1, share
 
 
-def without_every_second_line(
-    lattice: Lattice, x: Axis, y: Axis
-) -> tuple[Interpolation, np.ndarray]:
-    """Return an interpolation from every second line to the other points, and their indices."""
-
-    def thinned(levels: np.ndarray, exact: bool) -> tuple[np.ndarray, Axis]:
-        kept = np.arange(0, len(levels), 1 if exact else 2)
-        if kept[-1] != len(levels) - 1:
-            kept = np.append(kept, len(levels) - 1)
-        return kept, Axis(0.0, 0.0, *_between(levels[kept], levels), exact=False)
-
-    (columns, ax), (rows, ay) = thinned(lattice.columns, x.exact), thinned(lattice.rows, y.exact)
-    kept = np.ix_(rows, columns)
-    coarse = Lattice(lattice.columns[columns], lattice.rows[rows], lattice.nodes[kept])
-    index, weight = coarse.interpolation(ax, ay)
-    left_out = lattice.nodes >= 0
-    left_out[kept] = False
-    chosen = left_out.ravel()
-    return Interpolation(index[chosen], weight[chosen]), lattice.nodes[left_out]
-
-
 def _levels(values: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values, ascending, and the index of each value among them."""
     precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
@@ -314,3 +295,77 @@ def _median_by_owner(values: np.ndarray, owners: np.ndarray, count: int) -> np.n
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     middle = np.minimum(starts + sizes // 2, len(values) - 1)
     return np.where(sizes > 0, values[order][middle], 0.0)
+
+
+_LARGEST_VALUE = 1e30
+"""Damaged values are larger; their squares would overflow."""
+
+
+class GridError:
+    """The difference of the grid, sampled at points of the source, from the values there."""
+
+    def __init__(self, channels: tuple[str, ...]) -> None:
+        self.channels = channels
+        self.nodes = self.tested = 0
+        self.squares, self.total, self.total_squares = np.zeros((3, len(channels)))
+
+    def add(
+        self, points: np.ndarray, values: np.ndarray, states: np.ndarray, fluid: np.ndarray
+    ) -> None:
+        """Compare one frame where all four grid points around a point are fluid.
+
+        Points (n, 2) are in units of the grid, values (c, n), states (c, y, x), fluid (y, x).
+        """
+        self.nodes += len(points)
+        ny, nx = fluid.shape
+        values = np.where(np.abs(values) < _LARGEST_VALUE, values, np.nan)
+        column, row = np.floor(points).astype(np.int64).T
+        ok = (column >= 0) & (column < nx - 1) & (row >= 0) & (row < ny - 1)
+        ok[ok] = np.all([fluid[row[ok] + i, column[ok] + j] for i in (0, 1) for j in (0, 1)], 0)
+        row, column, values = row[ok], column[ok], values[:, ok]
+        right, up = points[ok, 0] - column, points[ok, 1] - row
+        below, above = (
+            (1 - right) * states[:, row + i, column] + right * states[:, row + i, column + 1]
+            for i in (0, 1)
+        )
+        difference = (1 - up) * below + up * above - values
+        finite = np.isfinite(difference).all(0)
+        values, difference = values[:, finite], difference[:, finite]
+        self.tested += values.shape[1]
+        self.squares += (difference**2).sum(1)
+        self.total += values.sum(1)
+        self.total_squares += (values**2).sum(1)
+
+    @property
+    def relative(self) -> dict[str, float]:
+        """The rms error of each channel over its standard deviation, where both are known."""
+        errors = self.report()["error"] or {}
+        return {name: e["relative"] for name, e in errors.items() if e["relative"] is not None}
+
+    def report(self) -> dict[str, Any]:
+        """Return the rms error per channel, absolute and relative to the standard deviation."""
+        if not self.tested:
+            return {"error": None, "nodes_tested": 0.0}
+        rms = np.sqrt(self.squares / self.tested)
+        variance = self.total_squares / self.tested - (self.total / self.tested) ** 2
+        deviation = np.sqrt(np.maximum(variance, 0.0))
+        error = {
+            name: {"rms": float(r), "relative": float(r / d) if d > 0 else None}
+            for name, r, d in zip(self.channels, rms, deviation, strict=True)
+        }
+        return {"error": error, "nodes_tested": self.tested / self.nodes}
+
+
+def describe_error(error: Mapping[str, float]) -> str:
+    """Return a note on the relative errors of ``GridError.report``."""
+    if not error:
+        return "the sampling error of the grid could not be measured"
+    worst = max(error, key=lambda channel: error[channel])
+    return (
+        f"the grid reproduces the given values with an rms error of {percent(error[worst])} of the "
+        f"fluctuation of {worst} (the worst channel)"
+    )
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"

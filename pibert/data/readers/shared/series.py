@@ -2,8 +2,7 @@
 
 Frames are read on demand. Points and grids are those of the first frame. Frames of a mesh are
 sampled on one uniform grid; if the mesh moves, each frame is sampled from its mesh, and fluid and
-body change from frame to frame. The sampling error is measured: the grid is interpolated bilinearly
-at the cell centres and compared with the cell values.
+body change from frame to frame.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +14,8 @@ import numpy as np
 
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.assembly import join, make_recordings
-from pibert.data.readers.shared.cells import Axes, CellMesh, CellSampler, GridError, choose_axes
-from pibert.data.readers.shared.grids import percent
+from pibert.data.readers.shared.cells import Axes, CellMesh, CellSampler, choose_axes
+from pibert.data.readers.shared.interpolation import GridError, describe_error, percent
 from pibert.data.readers.shared.naming import standard_name
 from pibert.data.readers.shared.roles import Variable
 from pibert.data.readers.shared.stores import Where
@@ -163,14 +162,7 @@ def open_mesh(
             f"sampled from {cells} cells to {rows} x {columns} points, linearly between cell "
             "centres and corners; choose another grid with --shape ROWSxCOLUMNS"
         )
-        if error := record["error"]:
-            worst = max(error, key=lambda channel: error[channel])
-            notes.append(
-                "the grid reproduces the cell values with an rms error of "
-                f"{percent(error[worst])} of the fluctuation of {worst} (the worst channel)"
-            )
-        else:
-            notes.append("the sampling error of the grid could not be measured")
+        notes.append(describe_error(record["error"]))
         if not (frame.points or frame.edges):
             notes.append(
                 "the file has cell values only: near walls the nearest cell's value is used; "
@@ -203,8 +195,7 @@ def _error(series: Series, first: CellPlane, sampler: MeshSampler) -> dict[str, 
         np.stack([plane.fields[name] for name in names]),
         plane.fields["valid"] & ~plane.fields["body"],
     )
-    found = error.report()["error"] or {}
-    return {name: e["relative"] for name, e in found.items() if e["relative"] is not None}
+    return error.relative
 
 
 class SeriesStore:

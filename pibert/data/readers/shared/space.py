@@ -7,15 +7,15 @@ follow. Points that VTK hides or could not probe are invalid.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pibert.data.readers.recordings import SourceError
+from pibert.data.readers.recordings import PARSING, SourceError, reading
 from pibert.data.readers.shared.cells import CellMesh, check_coordinates
 from pibert.data.readers.shared.naming import standard_name
 from pibert.data.readers.shared.series import CellPlane, Plane
@@ -153,7 +153,7 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     }
     plane, polygons = mesh.points[below][:, [first, second]], None
     if mesh.cells is not None:
-        with _undamaged(path, "its cells are"):
+        with _undamaged(path, "its list of cells"):
             polygons = find_polygons(
                 mesh.cells, below, plane, len(mesh.points), in_order=mesh.in_order
             )
@@ -242,12 +242,7 @@ def _as_cells(mesh: SpaceMesh, path: Path, notes: list[str]) -> SpaceMesh:
         )
 
 
-@contextmanager
-def _undamaged(path: Path, what: str = "the file is") -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise SourceError(f"{path}: {what} damaged ({error}); export it again") from error
+_undamaged = partial(reading, remedy="export it again", errors=PARSING)
 
 
 def _thin_axis(dims: tuple[int, ...], path: Path, notes: list[str]) -> int:

@@ -5,8 +5,7 @@ array's axes is a word of letters: ``t`` time, ``c`` channel, ``y`` row, ``x`` c
 flow of several, ``1`` an axis of length 1 without a meaning.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -17,8 +16,8 @@ import torch
 from torch import Tensor
 
 from pibert.data.format import SPACING_TOLERANCE
-from pibert.data.hdf5 import DAMAGED, HDF5Error, PerProcess, open_hdf5
-from pibert.data.readers.recordings import SourceError
+from pibert.data.hdf5 import PerProcess, open_hdf5
+from pibert.data.readers.recordings import reading
 from pibert.data.views import pick
 
 
@@ -136,19 +135,6 @@ class Hdf5Store(PerProcess):
                 # A MATLAB vector has two axes.
                 return np.asarray(np.asarray(dataset).reshape(-1)[where])
             return np.asarray(dataset[where[::-1]]).T
-
-
-@contextlib.contextmanager
-def reading(path: Path, expected: str = "") -> Iterator[None]:
-    """Turn the errors of libraries on a damaged file into a ``SourceError`` that names the file."""
-    try:
-        yield
-    except (SourceError, HDF5Error):
-        raise
-    except DAMAGED as error:
-        problem = "truncated" if "truncated" in str(error) else f"not readable ({error})"
-        problem = f"{problem}; expected {expected}" if expected else problem
-        raise SourceError(f"{path}: the file is {problem}: get a new copy of it") from error
 
 
 class MemoryStore:

@@ -37,10 +37,7 @@ _OWN = re.compile(rb"<!-- PIBERT (\{.*?\}) -->")
 
 def recognise(path: Path) -> bool:
     if path.is_dir():
-        try:
-            return any(_files(path, *_FRAMES, *_SERIES))
-        except OSError:
-            return False
+        return any(_files(path, *_FRAMES, *_SERIES))
     return path.suffix.lower() in (*_FRAMES, *_PARALLEL, *_SERIES) and path.is_file()
 
 

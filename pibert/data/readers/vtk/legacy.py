@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from pibert.data.readers.recordings import SourceError
+from pibert.data.readers.recordings import PARSING, reading
 from pibert.data.readers.shared.files import count_words, parse_numbers
 from pibert.data.readers.shared.space import SpaceMesh
 from pibert.data.readers.vtk.xml import structured_mesh
@@ -41,15 +41,8 @@ _NOT_BLANK = re.compile(rb"\S")
 
 
 def read_legacy(path: Path) -> SpaceMesh:
-    parser = _Parser(path.read_bytes())
-    try:
-        return parser.mesh()
-    except (ValueError, ArithmeticError, IndexError) as error:
-        problem = "a line or the file ends too early" if isinstance(error, IndexError) else error
-        raise SourceError(
-            f"{path}: this legacy VTK file cannot be read ({problem}, near byte {parser.position})"
-            "; export it again"
-        ) from error
+    with reading(path, "this legacy VTK file", remedy="export it again", errors=PARSING):
+        return _Parser(path.read_bytes()).mesh()
 
 
 class _Parser:

@@ -9,10 +9,8 @@ Declared sizes are compared with the content of the file before memory is alloca
 """
 
 import base64
-import lzma
 import math
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from pibert.data.readers.recordings import SourceError
+from pibert.data.readers.recordings import PARSING, SourceError, reading
 from pibert.data.readers.shared.files import parse_numbers, unpack_lzma, unpack_zlib, unpacked_limit
 from pibert.data.readers.shared.space import SpaceMesh
 
@@ -98,16 +96,8 @@ def parse(path: Path, text: bytes) -> ElementTree.Element:
 
 
 def read_xml(path: Path) -> SpaceMesh:
-    data = path.read_bytes()
-    try:
-        return _Document(path, data).mesh()
-    except SourceError:
-        raise
-    except (KeyError, zlib.error, lzma.LZMAError, ValueError, ArithmeticError) as error:
-        problem = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise SourceError(
-            f"{path}: this VTK file cannot be read ({problem}); export it again"
-        ) from error
+    with reading(path, "this VTK file", remedy="export it again", errors=PARSING):
+        return _Document(path, path.read_bytes()).mesh()
 
 
 class _Document:

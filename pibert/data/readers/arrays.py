@@ -30,7 +30,12 @@ MEASURED = True
 
 # NumPy's errors on a damaged header, which is a Python literal.
 _UNREADABLE = (*PARSING, MemoryError, RuntimeError, TokenError, SyntaxError, zipfile.BadZipFile)
-_reading = partial(reading, what="the array of numbers or archive of arrays", errors=_UNREADABLE)
+_reading = partial(
+    reading,
+    what="the array of numbers or archive of arrays",
+    remedy="get a new copy of it, or save plain numbers (Python objects are never read)",
+    errors=_UNREADABLE,
+)
 # Deflate packs a run of zeros to about a thousandth.
 _MOST_PACKED = 1100
 

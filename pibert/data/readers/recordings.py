@@ -186,7 +186,7 @@ def reading(
         problem = str(error)
         if isinstance(error, LookupError):
             problem = f"{error} is missing" if isinstance(error, KeyError) else "it ends too early"
-        raise SourceError(f"{path}: {what} is damaged ({problem}); {remedy}") from error
+        raise SourceError(f"{path}: {what} cannot be read ({problem}); {remedy}") from error
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -157,7 +157,7 @@ def test_incomplete_lists_empty_boxes_and_folders_are_refused(tmp_path: Path) ->
     [
         ("PG", None, "PG; it holds: PS, VX, VY, mask, pointcloud"),
         ("VX", lambda a: a[:, :-1], r"\(8, 144\) as 'VX'"),
-        ("VY", lambda a: a.astype(object), "Object arrays"),
+        ("VY", lambda a: a.astype(object), "Python objects are never read"),
         ("mask", lambda a: a * np.nan, "mask has values that are not finite"),
         ("mask", lambda a: np.full((8, 144), 2), "all nodes are disabled"),
         ("triangles", lambda a: a + 1, "nodes 1 to 144, but there are 144"),

@@ -74,7 +74,7 @@ def test_hints_rename_channels_and_state_units(path: Path) -> None:
     assert trajectory.spec.units[4] == "m/s" and trajectory.spec.family == "incompressible"
     with pytest.raises(SourceError, match="'dye' .*there are: tracer"):
         open_recordings(path, Hints(channels={"s": "dye"}))
-    with pytest.raises(SourceError, match="there is 'u' already"):
+    with pytest.raises(SourceError, match="'u'; there are"):
         open_recordings(path, Hints(channels={"u": "tracer"}))
 
 

@@ -72,9 +72,8 @@ def _check_members(path: Path, archive: np.lib.npyio.NpzFile) -> None:
         declared, packed = math.prod(shape) * dtype.itemsize, member.compress_size
         if declared > member.file_size or member.file_size > _MOST_PACKED * packed + 1024:
             raise SourceError(
-                f"{path}: the array {member.filename.removesuffix('.npy')!r} of shape {shape} "
-                f"declares {declared} bytes, but only {packed} are stored; the file is damaged: "
-                "fetch it again"
+                f"{path}: {member.filename} declares {declared} bytes, {packed} are stored; get a "
+                "new copy"
             )
 
 
@@ -137,8 +136,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     opened = [_open_file(file, label(file, base), hints) for file in files]
     if len(opened) > 1 and all(flow.num_frames == 1 for flows in opened for flow in flows):
         raise SourceError(
-            f"{path}: expected flows in files of several frames, found {len(files)} files of one "
-            "frame; stack the frames in one file: np.savez('flow.npz', u=np.stack(...), v=...)"
+            f"{path}: {len(files)} files of one frame; stack the frames in one file (np.stack)"
         )
     return opened[0] if path.is_file() else join("arrays", path, opened)
 
@@ -181,8 +179,7 @@ def _headers(path: Path) -> list[Variable]:
             shape, dtype = _read_header(archive.zip, archive.zip.getinfo(f"{name}.npy"))
             if dtype.hasobject:
                 raise SourceError(
-                    f"{path}: {name!r} holds Python objects, which may carry code and are not "
-                    "read; save plain numbers"
+                    f"{path}: {name!r} holds Python objects, which are not read; save numbers"
                 )
             variables.append(Variable(key=name, shape=shape, dtype=dtype))
     if not variables:

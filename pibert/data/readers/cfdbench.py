@@ -179,15 +179,12 @@ def open_recordings(
         subset = [folder.parent.name] if folder.parent.name in SUBSETS else []
         cases["_".join([problem, *subset, folder.name])] = problem, folder
     if not cases:
-        raise SourceError(
-            f"{path}: expected a CFDBench folder with case*/u.npy, v.npy and case.json, "
-            f"below {' or '.join(PROBLEMS)} and {', '.join(SUBSETS)}; found none"
-        )
+        raise SourceError(f"{path}: no case*/u.npy, v.npy and case.json; give a folder of CFDBench")
     notes = ["points are taken as cell centres; body masks are computed from case.json"]
     if any(problem == "cylinder" for problem, _ in cases.values()) and hints.dt is None:
         notes.append(
-            "cylinder frames without a stated time step are 0.001 s apart; one of the publishers' "
-            "loaders uses 0.001 s, another 0.1 s"
+            "the cylinder states no time step: 0.001 s is taken, another published loader uses "
+            "0.1 s"
         )
     return Recordings(
         kind="cfdbench",
@@ -209,8 +206,8 @@ def published_split(names: Sequence[str]) -> Split:
     problems = sorted({name.partition("_")[0] for name in names})
     if len(problems) != 1:
         raise ValueError(
-            f"the publishers split each problem alone, found {', '.join(problems)}; give the "
-            "folder of one problem"
+            f"found {', '.join(problems)}; give the folder of one problem, as the publishers split "
+            "each"
         )
     order = list(range(len(names)))
     random.Random(0).shuffle(order)
@@ -288,8 +285,8 @@ def _stored_shape(folder: Path) -> tuple[int, tuple[int, int]]:
     u, v = open_array(folder / "u.npy"), open_array(folder / "v.npy")
     if u.ndim != 3 or not u.size or u.shape != v.shape or u.dtype.kind + v.dtype.kind != "ff":
         raise SourceError(
-            f"{folder}: expected u.npy and v.npy as real numbers of one shape (t, y, x), found "
-            f"{u.dtype} of shape {u.shape} and {v.dtype} of shape {v.shape}"
+            f"{folder}: expected u and v of one shape (t, y, x), found {u.dtype} of shape "
+            f"{u.shape} and {v.dtype} of shape {v.shape}"
         )
     return u.shape[0], (u.shape[1], u.shape[2])
 

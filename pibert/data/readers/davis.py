@@ -104,10 +104,7 @@ def _read(path: Path) -> tuple[Any, int]:
             f"{path}: it holds an image, not vectors; process it in DaVis and give the .vc7 files"
         )
     if planes != 1:
-        raise SourceError(
-            f"{path}: expected vectors in a plane, found a volume of {planes} planes; extract one "
-            "in DaVis"
-        )
+        raise SourceError(f"{path}: a volume of {planes} planes; extract one plane in DaVis")
     return frame, len(buffer)
 
 

@@ -137,8 +137,7 @@ def open_recordings(
     folders = {"_".join(folder.parts[-3:]): folder for folder in _find_folders(path)}
     if not folders:
         raise SourceError(
-            f"{path}: expected an EAGLE folder with {'|'.join(KINDS)}/<geometry>/<trajectory>/"
-            "sim.npz and triangles.npy; found none"
+            f"{path}: no KIND/GEOMETRY/TRAJECTORY/sim.npz with triangles.npy; give an EAGLE folder"
         )
     return Recordings(
         kind="eagle",

@@ -87,8 +87,7 @@ def open_pairs(folder: Path, settings: Mapping[str, Sequence[float]] | None = No
     names = tuple(sorted(_sample_names(folder)))
     if not names:
         raise SourceError(
-            f"{folder}: expected sample folders such as train_paired000000 with image.npy and "
-            "spectra.npy, found none"
+            f"{folder}: no folders train_paired* with image.npy and spectra.npy; give theirs"
         )
     if names == (".",):
         folder, names = folder.parent, (folder.name,)
@@ -106,8 +105,7 @@ def split_pairs(pairs: Pairs, shares: Shares, *, seed: int) -> Split:
     """Split samples at random by set-point: equal settings go to the same split."""
     if not pairs.settings:
         raise ValueError(
-            f"{pairs.folder}: a split must keep samples of one set-point together, but the "
-            "settings are not known; give them to open_pairs"
+            f"{pairs.folder}: a split needs the settings of all samples; give them to open_pairs"
         )
     points = [tuple(map(float, pairs.settings[name])) for name in pairs.names]
     return split_trajectories(points, shares, seed=seed)

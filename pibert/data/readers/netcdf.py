@@ -96,8 +96,7 @@ def _recordings(store: "NetcdfStore", hints: Hints) -> Recordings:
     variables = [_variable(str(key), item, dataset) for key, item in dataset.variables.items()]
     if not variables:
         raise SourceError(
-            f"{path}: it has no variables at its top level; if it has groups, write the variables "
-            "of each to a separate file"
+            f"{path}: no variables at its top level; write those of a group to a file"
         )
     for variable in variables:
         if meaning(variable)[0] == "t" and len(variable.shape) < 2:
@@ -153,10 +152,7 @@ class _DatasetStore(NetcdfStore):
 def _open(path: Path) -> Any:
     head = _head(path)
     if head[:4] != _HDF5 and head not in _CLASSIC:
-        raise SourceError(
-            f"{path}: this is not a NetCDF file, or one of the form CDF5: get a new copy, or write "
-            "it as NetCDF4"
-        )
+        raise SourceError(f"{path}: not a NetCDF file, or of the form CDF5; write it as NetCDF4")
     engine = "h5netcdf" if head == _HDF5 else "scipy"
     import_extra(engine, "reading this NetCDF file")
     xarray = import_extra("xarray", "reading NetCDF files")
@@ -220,8 +216,7 @@ def _seconds(path: Path, key: str, attributes: Mapping[str, Any]) -> tuple[str, 
     factor = _SECONDS.get(word) or _SECONDS.get(word.removesuffix("s"))
     if factor is None:
         raise SourceError(
-            f"{path}: time {key!r} is in {found[1]!r}, which has no fixed length; write it in days "
-            "or seconds"
+            f"{path}: time {key!r} is in {found[1]!r}, of no fixed length; write seconds"
         )
     return key, factor
 

@@ -25,17 +25,15 @@ a note, unless the user names them.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from pibert.data.readers import pivlab
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.shared.assembly import join
 from pibert.data.readers.shared.calibration import DELAY, SCALE
 from pibert.data.readers.shared.files import (
     Table,
@@ -44,7 +42,7 @@ from pibert.data.readers.shared.files import (
     read_columns,
     read_head,
 )
-from pibert.data.readers.shared.grids import Layout, describe, find_layout
+from pibert.data.readers.shared.grids import Layout, find_layout
 from pibert.data.readers.shared.interpolation import percent
 from pibert.data.readers.shared.naming import (
     FLAGS,
@@ -55,16 +53,14 @@ from pibert.data.readers.shared.naming import (
     split_unit,
     standard_unit,
 )
+from pibert.data.readers.shared.series import Plane, Series, open_series
 from pibert.data.units import VELOCITY
-from pibert.data.views import MappedFrames, mask_shape
-from pibert.fields import Trajectory
 
 TITLE = "PIV vectors (OpenPIV, PIVlab, TSI Insight, DaVis, Tecplot)"
 HINTS = ("channels", "shape")
 MEASURED = True
 
 _SUFFIXES = (".txt", ".vec", ".dat", ".csv")
-_KEPT_FRAMES = 16
 _COORDINATES = ("x", "y", "z", "t")
 _CHANNELS: tuple[str, ...] = (*VELOCITY, "p")
 _NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)"
@@ -163,8 +159,7 @@ def _number_after(header: str, before: str) -> float | None:
 def _check_size(path: Path, promised: int, found: int) -> None:
     if promised != found:
         raise SourceError(
-            f"{path}: its header promises {promised} vectors, found {found}; it was cut short, or "
-            "holds more than one frame"
+            f"{path}: its header promises {promised} vectors, found {found}; get a whole copy"
         )
 
 
@@ -290,119 +285,79 @@ def recognise(path: Path) -> bool:
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     if path.suffix.lower() == ".mat":
         return pivlab.open_recordings(path, hints)
-    groups = {
-        name: members
-        for name, members in group_by_number(find_files(path, _SUFFIXES)).items()
-        if find_program(next(iter(members.values()))) is not None
+    groups = group_by_number(find_files(path, _SUFFIXES))
+    programs = {
+        name: find_program(next(iter(members.values()))) for name, members in groups.items()
     }
-    if not groups:
+    known = {name: program for name, program in programs.items() if program is not None}
+    if not known:
         raise SourceError(
             f"{path}: no files of vectors ({', '.join(_SUFFIXES)}) of {', '.join(PROGRAMS)}"
         )
-    if len(groups) == 1 and path.is_dir():
-        groups = {path.name: next(iter(groups.values()))}
-    flows: dict[str, Trajectory] = {}
-    notes: dict[str, None] = {}
-    for name, members in groups.items():
-        flows[name], noticed = _trajectory(name, members, hints)
-        notes |= dict.fromkeys(noticed)
-    load = flows.__getitem__
-    return Recordings(kind="piv", path=path, names=tuple(flows), load=load, notes=tuple(notes))
+    flows = []
+    for name, program in known.items():
+        title = path.name if len(known) == 1 and path.is_dir() else name
+        flows.append(_open(path, title, groups[name], program, hints))
+    return join("piv", path, flows)
 
 
-def _trajectory(
-    name: str, members: Mapping[int, Path], hints: Hints
-) -> tuple[Trajectory, list[str]]:
-    files = tuple(members.values())
-    program = find_program(files[0])
-    assert program is not None
+def _open(
+    path: Path, name: str, members: Mapping[int, Path], program: str, hints: Hints
+) -> Recordings:
+    files = list(members.values())
     first = VectorField(files[0], program, hints.channels)
     layout = find_layout(str(files[0]), first.x, first.y, first.x.shape, hints.shape)
     fields = {key: values[None] for key, values in first.fields.items()}
     record, noticed = layout.measured_record(fields, first.valid[None])
     where = "" if len(files) == 1 else " of the first frame"
     notes = [*layout.notes, *first.notes(where), *noticed]
-    frames = VectorFiles(files, program, layout, first, hints.channels)
-    numbers = np.array(list(members), dtype=np.float64)
-    time = None
+    numbers, times = [float(number) for number in members], None
     if len(set(np.diff(numbers))) > 1:
-        time = numbers - numbers[0]  # shows the gaps
+        times = [number - numbers[0] for number in numbers]  # shows the gaps
         notes.append("frames are missing between the numbers of the files")
-    masks: dict[str, Any] = {
-        "valid": MappedFrames(mask_shape(frames), partial(frames.stack, "valid"))
-    }
-    if PROGRAMS[program].marks_interpolated:
-        masks["filled"] = MappedFrames(mask_shape(frames), partial(frames.stack, "filled"))
-    trajectory = describe(
-        name,
-        frames,
-        layout,
-        channels=tuple(first.fields),
-        time=time,
-        units=first.units,
-        length_unit=first.length_unit,
+    series = Series(
+        files=files,
+        read=VectorReader(program, layout, first, hints.channels),
+        times=times,
         source={"program": program, "files": [files[0].name, files[-1].name], **first.facts},
-        local={"gridding": record},
-        **masks,
+        facts={"local": {"gridding": record}},
+        notes=tuple(notes),
     )
-    return trajectory, notes
+    hints = replace(hints, channels={channel: channel for channel in first.fields}, shape=None)
+    return open_series("piv", path, series, hints, name=name)
 
 
-class VectorFiles:
-    """Frames of a trajectory, each in a separate file that is parsed on demand."""
+class VectorReader:
+    """Reads the vectors of a file, at the points of the first file, on the grid of a layout."""
 
     def __init__(
-        self,
-        files: tuple[Path, ...],
-        program: str,
-        layout: Layout,
-        first: VectorField,
-        names: Mapping[str, str],
+        self, program: str, layout: Layout, first: VectorField, channels: Mapping[str, str]
     ) -> None:
-        self.files, self.names = tuple(file.absolute() for file in files), dict(names)
-        self.program, self.layout, self.points = program, layout, (first.x, first.y)
-        self.channels, self.calibration = tuple(first.fields), first.calibration
-        self.shape: tuple[int, ...] = (len(files), len(self.channels), *layout.shape)
-        self._kept: dict[int, dict[str, Tensor]] = {}
+        self.program, self.layout, self.channels = program, layout, dict(channels)
+        self.points, self.names = (first.x, first.y), tuple(first.fields)
+        self.calibration = first.calibration
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_kept": {}}
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        states = self.stack("states", frames)
-        return states if channels is None else states[:, list(channels)]
-
-    def stack(self, kind: str, frames: slice) -> Tensor:
-        """Return ``states`` (t, c, y, x), or ``valid`` or ``filled`` (t, y, x), of some frames."""
-        numbers = range(*frames.indices(len(self.files)))
-        found = [self._frame(number)[kind] for number in numbers]
-        return torch.stack(found) if found else self._frame(0)[kind][None][:0]
-
-    def _frame(self, number: int) -> dict[str, Tensor]:
-        """Return one frame; the last few are kept."""
-        if number not in self._kept:
-            self._kept[number] = self._parse(self.files[number])
-            if len(self._kept) > _KEPT_FRAMES:
-                del self._kept[next(iter(self._kept))]
-        return self._kept[number]
-
-    def _parse(self, file: Path) -> dict[str, Tensor]:
-        vectors, first = VectorField(file, self.program, self.names), self.files[0].name
-        points = zip(self.points, (vectors.x, vectors.y), strict=True)
+    def __call__(self, file: Path) -> Plane:
+        vectors = VectorField(file, self.program, self.channels)
         problem = None
-        if not all(np.array_equal(expected, found) for expected, found in points):
-            problem = f"its {len(vectors.x)} points are not those of {first}"
+        if not all(map(np.array_equal, self.points, (vectors.x, vectors.y))):
+            problem = f"its {len(vectors.x)} points are not those of the first file"
         elif vectors.calibration != self.calibration:
-            problem = (
-                f"its header states {vectors.calibration}, that of {first} {self.calibration}, but "
-                "frames of one trajectory need one calibration"
-            )
-        elif missing := [name for name in self.channels if name not in vectors.fields]:
-            problem = f"it lacks the column {missing[0]} of {first}"
+            problem = f"its header states {vectors.calibration}, the first {self.calibration}"
+        elif missing := [name for name in self.names if name not in vectors.fields]:
+            problem = f"it lacks the column {missing[0]}"
         if problem:
             raise SourceError(f"{file}: {problem}; keep files of other recordings elsewhere")
-        fields = {name: vectors.fields[name][None] for name in self.channels}
-        states, valid = self.layout.place(fields, vectors.valid[None])
-        filled = self.layout.place_mask(vectors.interpolated[None])
-        frame = {"states": states, "valid": valid, "filled": filled}
-        return {kind: torch.from_numpy(values[0]) for kind, values in frame.items()}
+        layout, fields = self.layout, {name: vectors.fields[name][None] for name in self.names}
+        states, valid = layout.place(fields, vectors.valid[None])
+        masks = {"valid": valid[0]}
+        if PROGRAMS[self.program].marks_interpolated:
+            masks["filled"] = layout.place_mask(vectors.interpolated[None])[0]
+        (x, y), (ny, nx) = layout.origin, layout.shape
+        units = {**vectors.units, "@x": vectors.length_unit, "@y": vectors.length_unit}
+        return Plane(
+            x=x + layout.dx * np.arange(nx),
+            y=y + layout.dy * np.arange(ny),
+            fields=dict(zip(self.names, states[0], strict=True)) | masks,
+            units={name: unit for name, unit in units.items() if unit is not None},
+        )

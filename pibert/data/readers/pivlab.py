@@ -75,8 +75,7 @@ def _trajectory(
     shapes = {matrix.shape for matrix in (*x, *y, *(m for cell in fields.values() for m in cell))}
     if len(shapes) != 1 or any(not np.array_equal(a[0], b) for a in (x, y) for b in a):
         raise SourceError(
-            f"{path}: the frames do not share their points (shapes {sorted(shapes)}); export those "
-            "of one region of interest"
+            f"{path}: frames do not share their points (shapes {sorted(shapes)}); export one region"
         )
     stacked = {name: np.stack(cell) for name, cell in fields.items()}
     flagged = take_flags(stacked, hints.channels)

@@ -96,9 +96,8 @@ def _read_series(members: Mapping[int, Path], hints: Hints) -> tuple[Table, bool
     for file in members.values():
         if _is_sectioned(read_head(file) or ()):
             raise SourceError(
-                f"{file}: expected a column for x, y and each field, found COMSOL's format with "
-                "sections or a grid; export it with the data format 'Spreadsheet', all times in "
-                "one file"
+                f"{file}: COMSOL wrote sections or a grid; export it with the data format "
+                "'Spreadsheet', all times in one file"
             )
     tables = {number: read_columns(file) for number, file in members.items()}
     first = next(iter(tables.values()))
@@ -107,9 +106,8 @@ def _read_series(members: Mapping[int, Path], hints: Hints) -> tuple[Table, bool
     for number, table in tables.items():
         if [*map(split_unit, table.names)] != [*map(split_unit, first.names)]:
             raise SourceError(
-                f"{members[number]}: expected the columns of {next(iter(members.values())).name} "
-                f"({', '.join(first.names)}), found {', '.join(table.names)}; keep the files of "
-                "one flow in a folder"
+                f"{members[number]}: expected the columns {', '.join(first.names)}, found "
+                f"{', '.join(table.names)}; keep the files of one flow in a folder"
             )
     values = np.concatenate([table.values for table in tables.values()])
     if "t" in name_columns(next(iter(members.values())), first.names, hints.channels):
@@ -252,8 +250,8 @@ def _by_time(
     if (x != x[0]).any() or (y != y[0]).any():
         moved = int(((x != x[0]) | (y != y[0])).any(1).argmax())
         raise SourceError(
-            f"expected the same points in all frames, found others at time {moments[moved]:g}; "
-            "keep only the files of one flow in a folder"
+            f"the points at time {moments[moved]:g} are others; keep the files of one flow in a "
+            "folder"
         )
     return x[0], y[0], {k: v[0][order].reshape(shape) for k, v in fields.items()}, moments
 

@@ -169,8 +169,7 @@ def _describe(store: Hdf5Store, hints: Hints) -> _Set:
     is_plane = int(h5.attrs["n_spatial_dims"]) == 2 and sorted(dims) == ["x", "y"]
     if not is_plane or grid_type != "cartesian":
         raise SourceError(
-            f"{path}: only two-dimensional Cartesian sets in x and y are read, found a "
-            f"{grid_type} one in {dims}"
+            f"{path}: only plane Cartesian sets are read, found a {grid_type} one in {dims}"
         )
     axes = {name: np.asarray(h5["dimensions"][name][...]) for name in dims}
     steps = {name: uniform_step(axis) or 0.0 for name, axis in axes.items()}

@@ -162,7 +162,7 @@ def test_frames_of_another_calibration_are_refused(tmp_path: Path) -> None:
         units = ("pixel", "pixel")
         write_tsi(tmp_path / name, sample(), np.ones((4, 6)), *units, pixel=None, delay=delay)
     flow = opened(tmp_path / "B*.vec", scale="0.05mm/px")[0]
-    with pytest.raises(SourceError, match=r"B2.vec: its header states .*need one calibration"):
+    with pytest.raises(SourceError, match=r"B2.vec: its header states"):
         flow.read()
 
 

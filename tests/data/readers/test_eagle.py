@@ -148,7 +148,7 @@ def test_incomplete_lists_empty_boxes_and_folders_are_refused(tmp_path: Path) ->
         published_split(tmp_path, recordings.names)
     with pytest.raises(ValueError, match="expected a box"):
         rasterise(square(), (4, 4), (1.0, 1.0, 0.0, 1.0))
-    with pytest.raises(SourceError, match="expected an EAGLE folder"):
+    with pytest.raises(SourceError, match="give an EAGLE folder"):
         open_recordings(tmp_path / "splits")
 
 

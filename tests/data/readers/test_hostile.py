@@ -29,7 +29,7 @@ def write_two_regions(path: Path) -> None:
 
 def test_points_in_distant_regions_do_not_ask_for_a_huge_grid(tmp_path: Path) -> None:
     write_two_regions(tmp_path / "two.csv")
-    with pytest.raises(SourceError, match=r"points for 120 given ones.*--shape ROWSxCOLUMNS"):
+    with pytest.raises(SourceError, match=r"the 120 points.*--shape ROWSxCOLUMNS"):
         open_recordings(tmp_path / "two.csv")
     found = open_recordings(tmp_path / "two.csv", hints=Hints(shape=(20, 30)))
     assert found[0].spec.grid.shape == (20, 30)
@@ -56,7 +56,7 @@ def write_lie(path: Path, shape: str, stated: int | None = None) -> None:
 @pytest.mark.parametrize("stated", [None, 4_000_000_000])
 def test_an_archive_whose_header_lies_is_refused(stated: int | None, tmp_path: Path) -> None:
     write_lie(tmp_path / "lie.npz", "(1,30000,16000)", stated)
-    with pytest.raises(SourceError, match="'u' of shape .* declares 3840000000 bytes, but only"):
+    with pytest.raises(SourceError, match="u.npy declares 3840000000 bytes"):
         open_recordings(tmp_path / "lie.npz")
 
 

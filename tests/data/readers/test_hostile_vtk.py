@@ -94,7 +94,7 @@ def test_many_arrays_cannot_share_one_block_of_data(
     )
     stored = struct.pack("<I", len(data)) + data
     path = image(tmp_path / "a.vti", "0 8191 0 0 0 0", "".join(arrays), "", stored)
-    assert "more than is plausible" in refused(path)
+    assert "too much for its size" in refused(path)
 
 
 @pytest.mark.parametrize(

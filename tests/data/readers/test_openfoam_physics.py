@@ -64,7 +64,7 @@ def test_included_files_of_the_case(tmp_path: Path) -> None:
         assert found["a"] == ["9"]
     assert parsed('#includeIfPresent "nowhere"\na 1;', tmp_path / "0" / "U")["a"] == ["1"]
     (tmp_path / "loop").write_text('#include "loop"\n')
-    with pytest.raises(ValueError, match="includes itself"):
+    with pytest.raises(ValueError, match="includes .* again"):
         parsed('#include "loop"\n', tmp_path / "U")
 
 
@@ -165,7 +165,7 @@ def test_samples_of_a_turbulence_model_have_no_vorticity(tmp_path: Path) -> None
         write_raw(tmp_path / "postProcessing/cut/1" / f"{name}_mid.raw", name, POINTS, values)
     recordings = open_recordings(tmp_path)
     assert recordings[0].spec.channels == ("u", "v")
-    assert any("'omega' was not taken for the vorticity" in r for r in recordings.notes)
+    assert any("'omega' beside k" in r for r in recordings.notes)
     (tmp_path / "postProcessing/cut/1/k_mid.raw").unlink()
     assert open_recordings(tmp_path)[0].spec.channels == ("u", "v", "omega")
 

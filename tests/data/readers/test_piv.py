@@ -210,7 +210,7 @@ def test_a_damaged_or_different_frame_is_refused_when_it_is_read(tmp_path: Path)
     trajectory, _ = only(tmp_path / "run")
     write_davis(tmp_path / "run" / "B3.txt", sample(step=15.0), decimal_comma=False)
     assert trajectory.read(slice(0, 2)).shape == (2, 2, 4, 6)
-    with pytest.raises(SourceError, match="B3.txt: .*B1.txt"):
+    with pytest.raises(SourceError, match="B3.txt: its 24 points"):
         trajectory.read(slice(2, 3))
     (tmp_path / "run" / "B3.txt").write_text("broken")
     with pytest.raises(SourceError, match="B3.txt: expected columns of numbers"):

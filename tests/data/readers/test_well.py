@@ -107,7 +107,7 @@ def _replace(key: str, data: np.ndarray) -> Change:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_set("n_spatial_dims", 3), "only two-dimensional Cartesian sets"),
+        (_set("n_spatial_dims", 3), "only plane Cartesian sets"),
         (_set("grid_type", "spherical"), "found a spherical one"),
         (_replace("dimensions/x", np.arange(7.0) ** 2), "points of x and y are not uniform"),
         (_replace("dimensions/y", -np.arange(4.0)), "not uniform and growing"),

@@ -158,16 +158,15 @@ def open_case(path: Path, hints: Hints) -> Series:
             listed = ", ".join(incomplete[:8])
             if not any(where == storage and float(time) > 0 for where, time in frames):
                 raise SourceError(
-                    f"{path}: the times {listed} are not in the folders of all processors; copy "
-                    "all of them, or run reconstructPar"
+                    f"{path}: some processors lack the times {listed}; copy them, or run "
+                    "reconstructPar"
                 )
             notes.append(f"left out, as not all processors have them: the times {listed}")
     if not frames:
         if regions := sorted(mesh.parent.name for mesh in (case / "constant").glob("*/polyMesh")):
             raise SourceError(
-                f"{path}: the case has several regions ({', '.join(regions)}), which are not read; "
-                "sample a plane of one region (postProcess -region NAME, function object "
-                "'surfaces' with 'interpolate true') and give the folder of the samples"
+                f"{path}: the case has several regions ({', '.join(regions)}); sample a plane of "
+                "one (postProcess -region NAME) and give the folder of the samples"
             )
         raise SourceError(
             f"{path}: found no time folders with a field {VELOCITY}, and no sampled surfaces "
@@ -180,10 +179,7 @@ def open_case(path: Path, hints: Hints) -> Series:
     with_holes = [frame for frame in frames if frame[0].has(f"{frame[1]}/{_OVERSET}")]
     if with_holes:
         if missing := [time for storage, time in frames if (storage, time) not in with_holes]:
-            notes.append(
-                f"left out, as {_OVERSET} (the holes of the overset mesh) is missing: the times "
-                f"{', '.join(missing)}"
-            )
+            notes.append(f"left out, as {_OVERSET} is missing: the times {', '.join(missing)}")
         frames = with_holes
     stated = CaseDictionaries(case, notes)
     read = CaseReader(storages, fields, has_seconds=pseudo_time_scheme(stated) is None)

@@ -9,7 +9,6 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from re import _compiler, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import numpy as np
@@ -32,57 +31,24 @@ _MOST_VALUES = 1 << 40
 _DEEPEST = 100
 _MOST_FILES = 100
 _MOST_WORDS = 1_000_000
-_MOST_REPEATS = 4
-_MOST_GROUPS = 8
 _LONGEST_NAME = 200
 
 
 def matches(pattern: str, name: str) -> bool:
     """Whether a regular expression of a keyword, such as ``(upper|lower)Wall.*``, matches a name.
 
-    A malformed pattern matches nothing. Backtracking takes forever with some patterns, so those
-    with repeated groups or many repeats are followed without it.
+    A malformed pattern matches nothing. The limit on time (``data.isolation``) ends patterns that
+    backtrack forever.
     """
-    repeats, groups = len(re.findall(r"[*+?{]", pattern)), pattern.count("(")
-    if groups > _MOST_GROUPS or max(len(name), len(pattern)) > _LONGEST_NAME:
+    if max(len(name), len(pattern)) > _LONGEST_NAME:
         raise ValueError(
             f"the pattern {pattern[:40]!r} or the name {name[:40]!r} is longer than "
-            f"{_LONGEST_NAME} letters, or has more than {_MOST_GROUPS} groups; name the patches "
-            "instead"
+            f"{_LONGEST_NAME} letters; name the patches instead"
         )
-    is_slow = max(repeats, groups) > _MOST_REPEATS or re.search(r"\)[*+{]", pattern)
     try:
-        if is_slow:
-            return len(name) in _ends(_parser.parse(pattern), name, {0})
         return re.fullmatch(pattern, name) is not None
     except (re.error, OverflowError):
         return False
-
-
-def _ends(pattern: Any, name: str, starts: set[int]) -> set[int]:
-    """All positions where a match that begins at one of ``starts`` may end."""
-    for index, (what, detail) in enumerate(pattern):
-        if what is _parser.BRANCH:
-            starts = set().union(*(_ends(branch, name, starts) for branch in detail[1]))
-        elif what is _parser.SUBPATTERN:
-            starts = _ends(detail[-1], name, starts)
-        elif what in (_parser.MAX_REPEAT, _parser.MIN_REPEAT):
-            least, most, inner = detail
-            for _ in range(least):
-                if (after := _ends(inner, name, starts)) == starts:
-                    break
-                starts = after
-            newest = starts
-            for _ in range(most - least):
-                if not (newest := _ends(inner, name, newest) - starts):
-                    break
-                starts = starts | newest
-        elif what in (_parser.ASSERT, _parser.ASSERT_NOT, _parser.GROUPREF):
-            raise re.error("not a regular expression of OpenFOAM")
-        else:
-            single = _compiler.compile(pattern[index : index + 1])
-            starts = {found.end() for start in starts if (found := single.match(name, start))}
-    return starts
 
 
 class Dictionary(dict[str, Any]):
@@ -135,15 +101,13 @@ class _Expansion:
     words: int = 0
     depth: int = 0
 
-    def add_words(self, count: int) -> None:
-        self.words += count
-        if self.words > _MOST_WORDS:
-            raise ValueError(f"its macros expand to more than {_MOST_WORDS} words")
-
-    def descend(self) -> None:
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+    def add(self, *, words: int = 0, depth: int = 0) -> None:
+        self.words, self.depth = self.words + words, self.depth + depth
+        if self.words > _MOST_WORDS or self.depth > _DEEPEST:
+            raise ValueError(
+                f"it is nested more than {_DEEPEST} levels deep, or its macros expand to more than "
+                f"{_MOST_WORDS} words"
+            )
 
 
 class Parser:
@@ -259,7 +223,7 @@ class Parser:
         return _parse_ascii(text, kind)
 
     def _entries(self, scope: Dictionary, end: bytes) -> Dictionary:
-        self._expansion.descend()
+        self._expansion.add(depth=1)
         while (keyword := self._next(end == b"")) != end:
             if keyword == b";":
                 continue
@@ -269,7 +233,7 @@ class Parser:
             elif text.startswith("$"):
                 found = scope.resolve(text[1:].strip("{}"))
                 if isinstance(found, Dictionary):
-                    self._expansion.add_words(len(found) + len(found.patterns))
+                    self._expansion.add(words=len(found) + len(found.patterns))
                     scope.update(found)
                     scope.patterns += found.patterns
             else:
@@ -293,7 +257,7 @@ class Parser:
 
     def _value(self, scope: Dictionary, end: bytes) -> list[Any]:
         words: list[Any] = []
-        self._expansion.descend()
+        self._expansion.add(depth=1)
         while (word := self._next()) != end:
             if typed := _LIST.fullmatch(word):
                 kind = typed[1].decode()
@@ -307,7 +271,7 @@ class Parser:
             elif word.startswith(b"$"):
                 found = scope.resolve(word.decode("latin-1")[1:].strip("{}"))
                 more = found if isinstance(found, list) else [found]
-                self._expansion.add_words(len(more))
+                self._expansion.add(words=len(more))
                 words += more
             elif word.startswith(b"#"):
                 self._skip_code()
@@ -346,18 +310,15 @@ class Parser:
         inside = [path for path in found if path.is_relative_to(os.path.normpath(self.case))]
         if found and not inside:
             raise ValueError(
-                f"it includes {name!r}, which is outside the case and is not read; copy that file "
-                "into the case"
+                f"it includes {name!r}, which is outside the case; copy it into the case"
             )
         return inside[0] if inside else None
 
     def _include(self, path: Path, scope: Dictionary) -> None:
         expansion = self._expansion
         expansion.files += 1
-        if path in expansion.open:
-            raise ValueError(f"it includes itself, as {path.name!r}")
-        if expansion.files > _MOST_FILES:
-            raise ValueError(f"it includes more than {_MOST_FILES} files")
+        if path in expansion.open or expansion.files > _MOST_FILES:
+            raise ValueError(f"it includes {path.name!r} again, or more than {_MOST_FILES} files")
         try:
             data = path.read_bytes()
         except OSError as error:

@@ -117,8 +117,8 @@ def read_boundary(storage: Storage, folder: str) -> BoundaryFaces:
     if storage.processors > 1:
         if not storage.has(f"{folder}/polyMesh/pointProcAddressing"):
             raise SourceError(
-                f"{storage.folders[0] / folder}: polyMesh/pointProcAddressing is missing; without "
-                "it the processors' meshes cannot be joined: run reconstructPar in the case"
+                f"{storage.folders[0] / folder}: polyMesh/pointProcAddressing is missing; run "
+                "reconstructPar"
             )
         addressing = read("pointProcAddressing", _indices)
     faces = read("faces", _faces)
@@ -262,9 +262,8 @@ class MeshReader:
         points, faces = self.instance("points", time), self.instance("faces", time)
         if points != time and self.storage.has(f"{time}/meshPhi"):
             raise SourceError(
-                f"{self.storage.folders[0] / time}: the mesh moves (meshPhi), but the points at "
-                "this time (polyMesh/points) are missing; decomposePar does not write them. Give "
-                "the original case, or write the points again"
+                f"{self.storage.folders[0] / time}: the mesh moves (meshPhi), but polyMesh/points "
+                "is missing; give the case before decomposePar"
             )
         if self._last is None or self._last[0] != (points, faces):
             if self._boundary is None or self._boundary[0] != faces:

@@ -90,10 +90,7 @@ def find_storages(case: Path) -> list[Storage]:
         found.append(Storage(case, tuple(ordered)))
     for folder in sorted(case.glob("processors[0-9]*")):
         if not folder.name[10:].isdecimal():
-            raise SourceError(
-                f"{folder}: the results of groups of processors are not supported; run "
-                "reconstructPar in the case"
-            )
+            raise SourceError(f"{folder}: results of groups of processors; run reconstructPar")
         found.append(Storage(case, (folder,), int(folder.name[10:])))
     return found
 

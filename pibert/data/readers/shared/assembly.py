@@ -254,10 +254,7 @@ class Plan:
         marked = self._source([piece], member, **flips).read(slice(0, 1))[0, 0] != 0
         ones, zeros = bool(dead[marked].all()), bool(dead[~marked].all())
         if ones == zeros or "body" in flags:
-            notes.append(
-                f"the mask {piece.key!r} was not used: it may mark the body or the fluid; call it "
-                "'body' or 'fluid'"
-            )
+            notes.append(f"the mask {piece.key!r} was not used; call it 'body' or 'fluid'")
             return flags
         notes.append(f"{piece.key!r} marks the body where it is {int(ones)}: nothing moves there")
         return flags | {"body": (piece, ones)}

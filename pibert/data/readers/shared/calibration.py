@@ -67,8 +67,7 @@ def calibrate(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Traject
         stated = ", ".join(dict.fromkeys(unit for unit in units.values() if unit))
         raise SourceError(
             f"{trajectory.name}: {' and '.join(idle)} was given, but the data state {stated}; "
-            "leave the option out, or if they are pixels nevertheless add --length-unit px "
-            "--unit px/frame --override-units"
+            "leave it out, or add --length-unit px --unit px/frame --override-units"
         )
     found = {fact: _settled(trajectory, fact, given, hints, notes) for fact in sorted(needed)}
     known = {fact: value for fact, value in found.items() if value is not None}
@@ -88,6 +87,23 @@ def calibrate(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Traject
             "--length-unit) instead of --scale, with --override-units if the data state pixels"
         )
     return _rescaled(trajectory, units, known, given, notes)
+
+
+def replace_stated(
+    trajectory: Trajectory,
+    hints: Hints,
+    notes: list[str],
+    given: str,
+    stated: str,
+    advice: str = "leave the option out",
+) -> None:
+    """Note that an option replaces what the data state; refuse it without ``override_units``."""
+    if not hints.override_units:
+        raise SourceError(
+            f"{trajectory.name}: {given} was given, but the data state {stated}; {advice}, or add "
+            "--override-units if the data are wrong"
+        )
+    notes.append(f"{given} replaced what the data state: {stated}")
 
 
 def _rescaled(
@@ -180,8 +196,8 @@ def _units(trajectory: Trajectory, given: Mapping[str, Numbers]) -> dict[str, st
     if length in UNKNOWN and SCALE in given:
         if (spec.grid.dx, spec.grid.dy) == (1, 1):
             raise SourceError(
-                f"{trajectory.name}: --scale needs positions in pixels, but the points are only "
-                "counted; give their spacing in pixels (--dx 16 --dy 16 --length-unit px)"
+                f"{trajectory.name}: the points are only counted; give their spacing in pixels "
+                "(--dx 16 --dy 16 --length-unit px)"
             )
         length = "px"
     units: dict[str, str | None] = {"x": length, "y": length}
@@ -215,13 +231,7 @@ def _settled(
         return stated
     if not all(math.isclose(a, b, rel_tol=_SAME) for a, b in zip(ours, stated, strict=True)):
         texts = [_amounts({fact: _plain(values)}) for values in (ours, stated)]
-        conflict = f"{_OPTIONS[fact]}: {texts[0]} was given, but the header states {texts[1]}"
-        if not hints.override_units:
-            raise SourceError(
-                f"{trajectory.name}: {conflict}; leave the option out, or add --override-units if "
-                "the header is wrong"
-            )
-        notes.append(f"{conflict}; it was replaced")
+        replace_stated(trajectory, hints, notes, f"{_OPTIONS[fact]} {texts[0]}", texts[1])
     return ours
 
 

@@ -56,8 +56,7 @@ def unpack_gzip(path: Path) -> bytes:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise ValueError(
-            f"it unpacks to more than {limit >> 20} MB, which is too much for its size; if the "
-            "data are real, unpack the file first"
+            f"it unpacks to more than {limit >> 20} MB; if the data are real, unpack it first"
         )
     return data
 
@@ -112,8 +111,7 @@ def group_by_number(files: Sequence[Path]) -> dict[str, dict[int, Path]]:
     for file in files:
         if re.search(r"(?:^|/)\d+\.\d+/", names[file]):
             raise SourceError(
-                f"{file}: the folder is named by a decimal number, which does not define the order "
-                "of frames; number the folders, or name the files of one"
+                f"{file}: the folder has a decimal number, which orders no frames; rename it"
             )
         alike.setdefault(re.sub(r"\d+", "#", names[file]), []).append(file)
     groups: dict[str, dict[int, Path]] = {}
@@ -130,8 +128,8 @@ def group_by_number(files: Sequence[Path]) -> dict[str, dict[int, Path]]:
             members = groups.setdefault(name.replace("/", "-"), {})
             if number in members:
                 raise SourceError(
-                    f"{file}: {members[number].name} has the same number; keep the files of each "
-                    "recording in a separate folder"
+                    f"{file}: {members[number].name} has the same number; keep recordings in "
+                    "folders"
                 )
             members[number] = file
     return {name: dict(sorted(members.items())) for name, members in groups.items()}
@@ -318,13 +316,12 @@ def _parse(path: Path, lines: Sequence[str], first: int, style: _Style) -> np.nd
         cells = style.cells(line)
         if line.lstrip()[0].isalpha() and not _is_number(cells[0]):
             raise SourceError(
-                f"{path}: line {number} is not a row of numbers ({line.strip()[:40]!r}); a file "
-                "holds one table"
+                f"{path}: line {number} is no row of numbers ({line.strip()[:40]!r}); keep one "
+                "table"
             )
         if len(cells) != width:
             raise SourceError(
-                f"{path}: line {number} has {len(cells)} values where the first row has {width}; "
-                "the file is damaged or was cut short"
+                f"{path}: line {number} has {len(cells)} values, not {width}; get a whole copy"
             )
         rows.append(" ".join(cell.strip() or "nan" for cell in cells))
     try:

@@ -190,8 +190,8 @@ def _scattered(
     x, y = np.linspace(left, right, columns), np.linspace(bottom, top, rows)
     interpolation = mesh.interpolation(np.stack(np.meshgrid(x, y), -1).reshape(-1, 2))
     notes.append(
-        f"{len(points)} scattered points; resampled linearly in Delaunay triangles to "
-        f"{rows} x {columns}"
+        f"{len(points)} scattered points; resampled linearly in Delaunay triangles to {rows} x "
+        f"{columns}"
     )
     outside = float((interpolation.weight.sum(-1) == 0).mean())
     if outside > 0:

@@ -72,9 +72,8 @@ def even_size(name: str, extent: np.ndarray, step: float, count: int) -> tuple[i
         columns, rows = np.maximum(np.asarray(extent, float) / step, 1.0)
     if not rows * columns <= _ALWAYS + _MOST_PER_POINT * count:
         raise SourceError(
-            f"{name}: a uniform grid as fine as the data would have {rows:.4g} x {columns:.4g} "
-            f"points for {count} given ones, which are dense in regions far apart. Give the size "
-            "of the grid (--shape ROWSxCOLUMNS), or keep the points of one region"
+            f"{name}: a grid as fine as the {count} points, which lie in regions far apart, would "
+            f"have {rows:.4g} x {columns:.4g} points; give its size (--shape ROWSxCOLUMNS)"
         )
     return max(2, round(rows) + 1), max(2, round(columns) + 1)
 
@@ -150,8 +149,8 @@ def find_lattice(name: str, x: np.ndarray, y: np.ndarray) -> Lattice | None:
     repeated = len(x) - int((nodes >= 0).sum())
     if repeated > 0.1 * len(x):
         raise SourceError(
-            f"{name}: {repeated} of {len(x)} points coincide with another one; is there a third "
-            "coordinate or a time among the columns?"
+            f"{name}: {repeated} of {len(x)} points coincide; leave out a third coordinate or a "
+            "time"
         )
     return Lattice(columns, rows, nodes)
 

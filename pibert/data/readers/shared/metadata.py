@@ -27,7 +27,7 @@ from pibert.data.readers.recordings import (
     describe_parameter,
     read_sides,
 )
-from pibert.data.readers.shared.calibration import advise, calibrate, doubt_pixels
+from pibert.data.readers.shared.calibration import advise, calibrate, doubt_pixels, replace_stated
 from pibert.data.readers.shared.naming import standard_unit
 from pibert.data.units import (
     UNKNOWN,
@@ -123,23 +123,6 @@ def _with_unit(text: str, unit: str | None) -> str:
     return text if unit in UNKNOWN else f"{text} {unit}"
 
 
-def _replace_stated(
-    trajectory: Trajectory,
-    hints: Hints,
-    notes: list[str],
-    given: str,
-    stated: str,
-    advice: str = "leave the option out",
-) -> None:
-    """Note that an option replaces what the data state; refuse it without ``override_units``."""
-    if not hints.override_units:
-        raise SourceError(
-            f"{trajectory.name}: {given} was given, but the data state {stated}; {advice}, or add "
-            "--override-units if the data are wrong"
-        )
-    notes.append(f"{given} replaced what the data state: {stated}")
-
-
 def _with_spacing(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
     """Scale the coordinates, including the origin, to the user's spacing."""
     grid, unit = trajectory.spec.grid, trajectory.length_unit
@@ -162,7 +145,7 @@ def _with_spacing(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Tra
             if names_pixels(unit) or unit in UNKNOWN:
                 advice += ", give the size of a pixel (--scale) if the positions are pixels"
             text = f"{_option(name)} {step:g}"
-            _replace_stated(trajectory, hints, notes, text, found, advice)
+            replace_stated(trajectory, hints, notes, text, found, advice)
     dx, dy = steps["dx"], steps["dy"]
     origin = (grid.origin[0] * dx / grid.dx, grid.origin[1] * dy / grid.dy)
     spec = replace(trajectory.spec, grid=replace(grid, dx=dx, dy=dy, origin=origin))
@@ -186,7 +169,7 @@ def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> T
         low, high = (spec.dt, spec.dt) if spec.dt is not None else (steps.min(), steps.max())
         found = f"steps of {low:g}" if low == high else f"time steps from {low:g} to {high:g}"
         given = _with_unit(f"--dt {dt:g}", hints.time_unit or trajectory.time_unit)
-        _replace_stated(trajectory, hints, notes, given, _with_unit(found, trajectory.time_unit))
+        replace_stated(trajectory, hints, notes, given, _with_unit(found, trajectory.time_unit))
     even = time[0] + dt * time.new_tensor(range(len(time)))
     return replace(trajectory, time=even, spec=replace(spec, dt=dt))
 
@@ -236,7 +219,7 @@ def _with_units(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Traje
         elif unit in _FRAMES:
             advice = "give the time between frames (--dt)"
         text = f"{_option(option)} {given}"
-        _replace_stated(trajectory, hints, notes, text, f"{what} in {unit}", advice)
+        replace_stated(trajectory, hints, notes, text, f"{what} in {unit}", advice)
         return str(given)
 
     units = tuple(

@@ -1,18 +1,12 @@
-"""The meaning of names in other formats, and the order of the axes of an array.
+"""The meaning of names and units in other formats.
 
 Coordinates are ``x``, ``y``, ``z`` and ``t``; channels ``u``, ``v``, ``w`` (velocity along x, y,
 z), ``p``, ``T``, ``rho`` and ``omega`` (vorticity). Case does not matter, but ``T`` alone is the
 temperature and ``t`` the time.
-
-Axis orders are words such as ``tcyx`` (letters: see ``stores``). The lengths of the coordinates
-decide; if they are ambiguous, the order that is usual in such files, with a short channel axis. The
-user's order comes first.
 """
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -174,70 +168,3 @@ def _meaning(name: str) -> str | None:
         letter = next(group for group in velocity.groups() if group)
         return letter if letter in _COMPONENTS else _COMPONENTS[_AXES.index(letter)]
     return _SCALARS.get(name)
-
-
-MOST_CHANNELS = 8
-"""Largest length of an unnamed axis that may be the channel axis."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AxisOrder:
-    """The known facts about the axes of all arrays of a file."""
-
-    usual: str
-    """All letters in the usual order."""
-    stated: str | None
-    """The user's order."""
-    lengths: Mapping[str, int]
-    """Lengths of the coordinate vectors."""
-    mesh: tuple[int, ...] | None
-    """Shape of two-dimensional coordinates."""
-
-    def find(
-        self, shape: tuple[int, ...], *, most: int = MOST_CHANNELS, channels_first: bool = False
-    ) -> str:
-        """Return the order of an array's axes, empty if none fits; scattered points lie along x.
-
-        A channel axis has at most ``most`` entries. With ``channels_first``, a single axis besides
-        the plane is more likely of channels than of time.
-        """
-        if self.stated is not None:
-            # Users state the fullest order; arrays without channels or of one frame have less.
-            candidates = [self.stated, self.stated.replace("c", ""), self.stated.replace("t", "")]
-            return next((axes for axes in candidates if self._fits(axes, shape, self.lengths)), "")
-        axes = self._likeliest(shape, "yx", self.lengths, most, channels_first)
-        if not axes and self.lengths.get("x") == self.lengths.get("y") is not None:
-            points = {**self.lengths, "y": 0}
-            axes = self._likeliest(shape, "x", points, most, channels_first)
-        return axes
-
-    @staticmethod
-    def _fits(axes: str, shape: tuple[int, ...], lengths: Mapping[str, int]) -> bool:
-        size = dict(zip(axes, shape, strict=False))
-        return len(axes) == len(shape) and all(size.get(a, n) == n for a, n in lengths.items())
-
-    def _likeliest(
-        self,
-        shape: tuple[int, ...],
-        plane: str,
-        lengths: Mapping[str, int],
-        most: int,
-        channels_first: bool,
-    ) -> str:
-        more = {0: [""], 1: ["t", "c"], 2: ["tc"], 3: ["btc"]}.get(len(shape) - len(plane), [])
-        if channels_first and min(shape, default=0) <= 4:
-            more = more[::-1]
-        found = []
-        for rank, extra in enumerate(more):
-            for axes in map("".join, itertools.permutations(extra + plane)):
-                size = dict(zip(axes, shape, strict=True))
-                fits = self._fits(axes, shape, lengths)
-                if self.mesh is not None:
-                    # Both axes of a mesh belong to the fields, in the mesh's order.
-                    fits &= (size["y"], size["x"]) == self.mesh and axes.find("y") < axes.find("x")
-                if fits and size.get("c", 1) <= most:
-                    odd = size.get("c", 1) > min(size[letter] for letter in plane)
-                    ranks = map(self.usual.index, axes)
-                    inversions = sum(a > b for a, b in itertools.combinations(ranks, 2))
-                    found.append((odd, rank, inversions, axes))
-        return min(found)[-1] if found else ""

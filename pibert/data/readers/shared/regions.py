@@ -44,7 +44,6 @@ from pibert.data.views import (
     map_mask,
     mask_shape,
     pick,
-    scale_channels,
 )
 from pibert.fields import MASKS, Grid, Sides, Trajectory, read_mask
 
@@ -79,8 +78,7 @@ class Region:
         if not bool(covered.any()):
             if self.text.endswith(ZEROS):
                 raise SourceError(
-                    f"{self.text} covers no point of trajectory {flow.name!r}: no velocity is "
-                    "exactly zero in all frames; give a circle, polygon or image"
+                    f"{self.text} covers no point of {flow.name!r}: no velocity is always zero"
                 )
             grid, unit = flow.spec.grid, f" {flow.length_unit}" if flow.length_unit else ""
             (ny, nx), (x, y) = grid.shape, grid.origin
@@ -165,10 +163,7 @@ def _read_image(option: str, path: Path) -> Bool[Tensor, "y x"]:
         ) from None
     share = values / max(values.max(), 1e-300)
     if float(((share > 0.25) & (share < 0.75)).mean()) > _GREY:
-        raise ValueError(
-            f"{option} {path}: expected an image in black and white, found shades of grey; save "
-            "the mask in two colours"
-        )
+        raise ValueError(f"{option} {path}: it has shades of grey; save it in black and white")
     return torch.from_numpy(np.ascontiguousarray((share > 0.5)[::-1]))
 
 
@@ -278,9 +273,8 @@ def _marked_points(
     marked = [points for points in (inside, hidden) if points is not None]
     if marked and bool(torch.stack(marked).any(0).all()):
         raise SourceError(
-            f"--body and --mask cover all points of trajectory {flow.name!r}: nothing is left; "
-            "check the regions, and for an image whether its bright or its dark pixels are meant "
-            "(dark:IMAGE)"
+            f"--body and --mask cover all points of trajectory {flow.name!r}; check them "
+            "(dark:IMAGE takes the dark pixels of an image)"
         )
     return inside, hidden
 
@@ -347,37 +341,21 @@ def flip_trajectory(trajectory: Trajectory, flip: tuple[str, ...]) -> Trajectory
             f"trajectory {trajectory.name!r} has no channel {missing[0]!r} to flip; it has "
             f"{', '.join(spec.channels)}"
         )
-    axes = tuple(_AXES[name] for name in flip if name in _AXES)
     mirrored = ({"x", "u"} <= {*flip}) != ({"y", "v"} <= {*flip})
     negative = {*flip, *(_VORTICITY if mirrored else ())}
-    signs = tuple(-1.0 if name in negative else 1.0 for name in spec.channels)
     left, right, bottom, top = spec.grid.sides
     if "x" in flip:
         left, right = right, left
     if "y" in flip:
         bottom, top = top, bottom
-    grid = replace(spec.grid, body=None, sides=Sides(left, right, bottom, top))
-    flipped = partial(torch.flip, dims=axes)
-    masks: dict[str, Any] = {n: map_mask(getattr(trajectory, n), flipped) for n in MASKS}
-    return replace(
+    return _turned(
         trajectory,
-        states=MappedFrames(
-            tuple(trajectory.states.shape), partial(_read_flipped, trajectory, axes, signs)
-        ),
-        spec=replace(spec, grid=grid),
-        local={**trajectory.local, "flip": list(flip)},
-        **masks,
+        partial(torch.flip, dims=tuple(_AXES[name] for name in flip if name in _AXES)),
+        replace(spec.grid, body=None, sides=Sides(left, right, bottom, top)),
+        {**trajectory.local, "flip": list(flip)},
+        order=range(len(spec.channels)),
+        signs=[-1.0 if name in negative else 1.0 for name in spec.channels],
     )
-
-
-def _read_flipped(
-    base: Trajectory,
-    axes: tuple[int, ...],
-    signs: tuple[float, ...],
-    frames: slice,
-    channels: Sequence[int] | None,
-) -> Tensor:
-    return scale_channels(base, signs, frames, channels).flip(axes)
 
 
 def rotate_recordings(
@@ -391,8 +369,7 @@ def rotate_recordings(
     if rest:
         raise ValueError(
             f"--rotate takes a multiple of 90 degrees, found {degrees}: other angles need "
-            "interpolation, which smooths vectors and moves gaps; align the axes in the "
-            "calibration of the PIV program"
+            "interpolation; align the axes in the calibration of the PIV program"
         )
     if not turns % 4:
         return recordings
@@ -416,40 +393,48 @@ def rotate_trajectory(flow: Trajectory, turns: int, family: str | None = None) -
         )
     (ny, nx), (x, y), (dx, dy), sides = grid.shape, grid.origin, (grid.dx, grid.dy), grid.sides
     before = flow.local.get("rotate", {"degrees": 0, "origin": [x, y]})
+    order, signs = list(range(len(spec.channels))), [1.0] * len(spec.channels)
     for _ in range(turns):
         x, y = -(y + (ny - 1) * dy), x
         (ny, nx), (dx, dy) = (nx, ny), (dy, dx)
         sides = Sides(left=sides.top, right=sides.bottom, bottom=sides.left, top=sides.right)
+        if pair:
+            u, v = pair
+            (order[u], order[v]), (signs[u], signs[v]) = (order[v], order[u]), (-signs[v], signs[u])
     degrees = (before["degrees"] + 90 * turns) % 360
     local = {**flow.local, "rotate": {**before, "degrees": degrees}}
     if not degrees:  # the origin without rounding errors
         x, y = before["origin"]
         del local["rotate"]
-    rotated = partial(torch.rot90, k=-turns, dims=(-2, -1))
-    masks: dict[str, Any] = {n: map_mask(getattr(flow, n), rotated, (ny, nx)) for n in MASKS}
-    shape = (*flow.states.shape[:2], ny, nx)
+    turn = partial(torch.rot90, k=-turns, dims=(-2, -1))
     grid = Grid((ny, nx), dx, dy, sides, origin=(x, y))
-    return replace(
-        flow,
-        states=MappedFrames(shape, partial(_read_rotated, flow, turns, pair)),
-        spec=replace(spec, grid=grid),
-        local=local,
-        **masks,
-    )
+    return _turned(flow, turn, grid, local, order=order, signs=signs)
 
 
-def _read_rotated(
+def _turned(
+    flow: Trajectory,
+    turn: Callable[[Tensor], Tensor],
+    grid: Grid,
+    local: Mapping[str, Any],
+    *,
+    order: Sequence[int],
+    signs: Sequence[float],
+) -> Trajectory:
+    """Return a lazy view: channels in another order, times their signs, turned in the plane."""
+    masks: dict[str, Any] = {n: map_mask(getattr(flow, n), turn, grid.shape) for n in MASKS}
+    shape = (*flow.states.shape[:2], *grid.shape)
+    read = partial(_read_turned, flow, turn, tuple(order), tuple(signs))
+    spec = replace(flow.spec, grid=grid)
+    return replace(flow, states=MappedFrames(shape, read), spec=spec, local=local, **masks)
+
+
+def _read_turned(
     base: Trajectory,
-    turns: int,
-    velocity: tuple[int, ...],
+    turn: Callable[[Tensor], Tensor],
+    order: tuple[int, ...],
+    signs: tuple[float, ...],
     frames: slice,
     channels: Sequence[int] | None,
 ) -> Tensor:
-    order, signs = list(range(len(base.spec.channels))), [1.0] * len(base.spec.channels)
-    if velocity:
-        u, v = velocity
-        order[u], order[v] = ((u, v), (v, u))[turns % 2]
-        signs[u], signs[v] = ((1, 1), (-1, 1), (-1, -1), (1, -1))[turns]
-    fields = base.read(frames, pick(order, channels))
-    turned = torch.rot90(fields, -turns, (-2, -1))
-    return turned * turned.new_tensor(pick(signs, channels))[:, None, None]
+    fields = turn(base.read(frames, pick(order, channels)))
+    return fields * fields.new_tensor(pick(signs, channels))[:, None, None]

@@ -2,8 +2,13 @@
 
 Names are interpreted by ``naming.standard_name``; a unit may follow an underscore: ``x_mm``,
 ``dt_s``. Arrays with a channel axis are split into channels. ``Hints`` of the user come first.
+
+The order of the axes of an array is a word such as ``tcyx`` (letters: see ``stores``). The lengths
+of the coordinates decide; if they are ambiguous, the order that is usual in such files, with a
+short channel axis.
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from pibert.data.readers.recordings import Hints, SourceError
-from pibert.data.readers.shared.naming import MOST_CHANNELS, AxisOrder, standard_name, standard_unit
+from pibert.data.readers.shared.naming import standard_name, standard_unit
 from pibert.data.readers.shared.stores import Piece
 
+MOST_CHANNELS = 8
+"""Largest length of an unnamed axis that may be the channel axis."""
 CHANNELS = ("u", "v", "w", "p", "T", "rho", "omega")
 DEFAULT_CHANNELS = {2: ("u", "v"), 3: ("u", "v", "p")}
 
@@ -90,6 +97,11 @@ def meaning(variable: Variable) -> tuple[str | None, str | None]:
     return name, unit
 
 
+def _fits(axes: str, shape: tuple[int, ...], lengths: Mapping[str, int]) -> bool:
+    size = dict(zip(axes, shape, strict=False))
+    return len(axes) == len(shape) and all(size.get(a, n) == n for a, n in lengths.items())
+
+
 Choice = tuple[Variable, int | None]
 """An array, and the index of a channel on its channel axis."""
 
@@ -113,12 +125,9 @@ class Roles:
         self.notes: list[str] = []
         self.x, self.y, self.t = (self._coordinate(name) for name in "xyt")
         vectors = {"x": self.x, "y": self.y, "t": self.t}
-        self._order = AxisOrder(
-            usual=order,
-            stated=hints.axes,
-            lengths={k: v.shape[0] for k, v in vectors.items() if v and len(v.shape) == 1},
-            mesh=self.x.shape if self.x is not None and len(self.x.shape) == 2 else None,
-        )
+        self._usual = order
+        self._lengths = {k: v.shape[0] for k, v in vectors.items() if v and len(v.shape) == 1}
+        self._mesh = self.x.shape if self.x is not None and len(self.x.shape) == 2 else None
         self.steps = {
             name: variable
             for variable in self._variables
@@ -188,8 +197,8 @@ class Roles:
                 continue
             if variable.plain == "omega" and turbulence:
                 self.notes.append(
-                    f"{variable.key!r} was not taken for the vorticity: beside "
-                    f"{', '.join(turbulence)} it is the dissipation rate of a turbulence model"
+                    f"{variable.key!r} beside {', '.join(turbulence)} is no vorticity: it was left "
+                    "out"
                 )
             elif name in chosen:
                 kept = chosen[name][0].key
@@ -251,10 +260,9 @@ class Roles:
                 self.notes.append(f"{variable} was left out: its shape is not that of {first[0]}")
                 continue
             if not axes:
-                lengths = ", ".join(f"{n} along {axis}" for axis, n in self._order.lengths.items())
                 raise self._error(
-                    f"{key!r}: the order of the axes ({self._order.stated or 'not stated'}) is not "
-                    f"clear for shape {shape} and coordinates of lengths {lengths or 'unknown'}"
+                    f"{key!r}: the order of the axes ({self.hints.axes or 'not stated'}) is not "
+                    f"clear for shape {shape} and coordinates of lengths {self._lengths}"
                 )
             if size != first[1]:
                 shapes = f"{chosen[first[0]][0].shape} and {shape}"
@@ -283,9 +291,47 @@ class Roles:
             return variable.axes
         most = 1 if channel is False else 3 if variable.plain in ("u", "v") else MOST_CHANNELS
         packed = variable.plain in _PACKED and variable.plain not in ("field", "data")
-        return self._order.find(
-            variable.shape, most=most, channels_first=packed if channel is None else channel
-        )
+        channels_first = packed if channel is None else channel
+        shape, stated, lengths = variable.shape, self.hints.axes, self._lengths
+        if stated is not None:
+            # Users state the fullest order; arrays without channels or of one frame have less.
+            orders = [stated, stated.replace("c", ""), stated.replace("t", "")]
+            return next((axes for axes in orders if _fits(axes, shape, lengths)), "")
+        axes = self._likeliest(shape, "yx", lengths, most, channels_first)
+        if not axes and lengths.get("x") == lengths.get("y") is not None:  # scattered points
+            axes = self._likeliest(shape, "x", {**lengths, "y": 0}, most, channels_first)
+        return axes
+
+    def _likeliest(
+        self,
+        shape: tuple[int, ...],
+        plane: str,
+        lengths: Mapping[str, int],
+        most: int,
+        channels_first: bool,
+    ) -> str:
+        """Return the most usual order of axes that fits, empty if none does.
+
+        A channel axis has at most ``most`` entries. With ``channels_first``, a single axis besides
+        the plane is more likely of channels than of time.
+        """
+        more = {0: [""], 1: ["t", "c"], 2: ["tc"], 3: ["btc"]}.get(len(shape) - len(plane), [])
+        if channels_first and min(shape, default=0) <= 4:
+            more = more[::-1]
+        found = []
+        for rank, extra in enumerate(more):
+            for axes in map("".join, itertools.permutations(extra + plane)):
+                size = dict(zip(axes, shape, strict=True))
+                fits = _fits(axes, shape, lengths) and size.get("c", 1) <= most
+                if self._mesh is not None:
+                    # Both axes of a mesh belong to the fields, in the mesh's order.
+                    fits &= (size["y"], size["x"]) == self._mesh and axes.find("y") < axes.find("x")
+                if fits:
+                    odd = size.get("c", 1) > min(size[letter] for letter in plane)
+                    ranks = map(self._usual.index, axes)
+                    inversions = sum(a > b for a, b in itertools.combinations(ranks, 2))
+                    found.append((odd, rank, inversions, axes))
+        return min(found)[-1] if found else ""
 
     def _flags(self, axes: str) -> dict[str, tuple[Piece, bool | int]]:
         found: dict[str, tuple[Piece, bool | int]] = {}

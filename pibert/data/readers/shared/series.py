@@ -98,10 +98,7 @@ class MeshSampler:
     def __call__(self, path: Path) -> Plane:
         frame = self.read(path)
         if not isinstance(frame, CellPlane):
-            raise SourceError(
-                f"{path}: expected a mesh as in the first frame, found points without cells; leave "
-                "the file out or export it like the others"
-            )
+            raise SourceError(f"{path}: points without cells, unlike the first frame; leave it out")
         return self.sample(frame, path)
 
     def sample(self, frame: CellPlane, path: Path) -> Plane:
@@ -112,15 +109,14 @@ class MeshSampler:
                 self._sampler = CellSampler(frame.mesh, self.axes)
             except ValueError as error:
                 raise SourceError(
-                    f"{path}: {error}; give a coarser grid with --shape ROWSxCOLUMNS, or repair "
-                    "the mesh and export it again"
+                    f"{path}: {error}; give a coarser grid (--shape ROWSxCOLUMNS)"
                 ) from error
         sampler = self._sampler
         assert sampler is not None
         if before and not self.moves and not np.array_equal(before.fluid, sampler.fluid):
             raise SourceError(
-                f"{path}: its mesh covers other points than that of the first frame, although the "
-                "last frame has the mesh of the first; convert these frames separately"
+                f"{path}: its mesh covers other points than the first and last; convert it "
+                "separately"
             )
         given = (frame.cells, frame.points, frame.edges, frame.zeros)
         fields = {n: sampler.sample(*(values.get(n) for values in given)) for n in frame.fields}
@@ -159,14 +155,13 @@ def open_mesh(
         record["method"] = "linear between cell centres and corners"
         record["error"] = _error(series, frame, sampler)
         notes.append(
-            f"sampled from {cells} cells to {rows} x {columns} points, linearly between cell "
-            "centres and corners; choose another grid with --shape ROWSxCOLUMNS"
+            f"sampled from {cells} cells to {rows} x {columns} points (--shape ROWSxCOLUMNS: "
+            "another grid)"
         )
         notes.append(describe_error(record["error"]))
         if not (frame.points or frame.edges):
             notes.append(
-                "the file has cell values only: near walls the nearest cell's value is used; "
-                "export point values too, if possible"
+                "near walls the nearest cell's value is used: the file has no point values"
             )
     elif frame.cells:
         notes.append(f"the grid points are the centres of the {cells} cells")
@@ -236,15 +231,14 @@ class SeriesStore:
             raise SourceError(f"{file}: it holds a mesh, unlike the first frame; leave it out")
         if missing := [name for name in self.first.fields if name not in plane.fields]:
             raise SourceError(
-                f"{file}: the field {missing[0]!r} of {self.files[0].name} is missing; leave the "
-                "file out or write it again"
+                f"{file}: the field {missing[0]!r} of {self.files[0].name} is missing; leave it out"
             )
         for points, first in ((plane.x, self.first.x), (plane.y, self.first.y)):
             near = 1e-6 * np.ptp(first)
             if points.shape != first.shape or not np.allclose(points, first, atol=near):
                 raise SourceError(
-                    f"{file}: its points differ from those of {self.files[0].name}; export moving "
-                    "points with the cells of their mesh, or sample the flow on a fixed plane"
+                    f"{file}: its points differ from those of {self.files[0].name}; export the "
+                    "cells too"
                 )
         return plane
 

@@ -86,11 +86,8 @@ def first_layer(
     """Return the arrays on the first layer of a structured grid across an axis."""
     found = {}
     for name, values in data.items():
-        if len(values) != math.prod(dims):
-            raise ValueError(f"{name!r} has {len(values)} values, the grid {dims}")
         grid = values.reshape(*dims[::-1], *values.shape[1:])
-        layer = np.take(grid, 0, axis=2 - thin)
-        found[name] = layer.reshape(-1, *values.shape[1:])
+        found[name] = np.take(grid, 0, axis=2 - thin).reshape(-1, *values.shape[1:])
     return found
 
 
@@ -160,8 +157,7 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     if mesh.cells is None or polygons is None:
         if mesh.cell_data:
             raise SourceError(
-                f"{path}: it has cell data, but no cells with an area; export the plane with its "
-                "cells or with point data"
+                f"{path}: it has cell data, but no cells with an area; export its cells"
             )
         return Plane(
             x=plane[:, 0],
@@ -229,17 +225,15 @@ def _as_cells(mesh: SpaceMesh, path: Path, notes: list[str]) -> SpaceMesh:
     grid = mesh.points.reshape(*dims[::-1], 3)
     # The plane of a layer of cells lies midway between their two layers of points.
     points = grid.mean(2 - thin) if mesh.cell_data else np.take(grid, 0, axis=2 - thin)
-    cells = quadrilaterals(*points.shape[:2])
-    with _undamaged(path):
-        return replace(
-            mesh,
-            dims=None,
-            points=points.reshape(-1, 3),
-            cells=cells,
-            in_order=True,
-            point_data=first_layer(mesh.point_data, dims, thin),
-            cell_data=first_layer(mesh.cell_data, inner, thin),
-        )
+    return replace(
+        mesh,
+        dims=None,
+        points=points.reshape(-1, 3),
+        cells=quadrilaterals(*points.shape[:2]),
+        in_order=True,
+        point_data=first_layer(mesh.point_data, dims, thin),
+        cell_data=first_layer(mesh.cell_data, inner, thin),
+    )
 
 
 _undamaged = partial(reading, remedy="export it again", errors=PARSING)
@@ -254,8 +248,7 @@ def _thin_axis(dims: tuple[int, ...], path: Path, notes: list[str]) -> int:
     if 2 not in dims:
         nx, ny, nz = dims
         raise SourceError(
-            f"{path}: expected a plane flow, found {nx} x {ny} x {nz} values in space; cut a plane "
-            "out of it (one value along one axis)"
+            f"{path}: expected a plane flow, found {nx} x {ny} x {nz} values; cut a plane"
         )
     normal = max(axis for axis in range(3) if dims[axis] == 2)
     notes.append(f"two layers along {AXES[normal]}: the first was taken")
@@ -306,8 +299,7 @@ def _components(
     for name, values in data.items():
         if len(values) != count:
             raise SourceError(
-                f"{path}: {name!r} has {len(values)} values, the mesh needs {count}; the file is "
-                "damaged: export it again"
+                f"{path}: {name!r} has {len(values)} values, not {count}; export it again"
             )
         if name in _HIDING:
             marked = (values.reshape(count).astype(np.int64) & _HIDING[name]) != 0

@@ -87,10 +87,7 @@ def _existing(path: Path, file: str | None) -> Path:
     # Without "..", so that the path that is checked is the path that is read.
     found = Path(os.path.normpath(folder / (file or "")))
     if not found.is_relative_to(os.path.normpath(folder)):
-        raise SourceError(
-            f"{path}: it names {file!r}, which is outside its folder and is not read; move the "
-            "data into the folder, and name it relative to the list"
-        )
+        raise SourceError(f"{path}: it names {file!r}, which is outside its folder; move it there")
     if not file or not found.is_file():
         raise SourceError(f"{path}: it names {file!r}, which does not exist; copy it too")
     return found
@@ -127,15 +124,13 @@ def _read_collection(path: Path) -> dict[float, Path]:
         raise
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise SourceError(
-            f"{path}: expected the name and time of every file ({type(error).__name__}: {error}); "
-            "write it again"
+            f"{path}: expected the name and time of every file ({error!r})"
         ) from error
     files: dict[float, Path] = {}
     for time, file in entries:
         if not math.isfinite(time) or time in files:
             raise SourceError(
-                f"{path}: expected one file for each time, found {file!r} for time {time:g} too; "
-                "merge the pieces of a flow into one file per time"
+                f"{path}: {file!r} has the time {time:g} of another file; merge the pieces"
             )
         files[time] = _existing(path, file)
     if not files:

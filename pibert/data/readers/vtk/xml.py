@@ -77,8 +77,7 @@ def parse(path: Path, text: bytes) -> ElementTree.Element:
     # UTF-16, in which entities are spelt differently, has zero bytes.
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text or b"\0" in text:
         raise SourceError(
-            f"{path}: VTK files are UTF-8 text without a document type or entities, but this one "
-            "has them or zero bytes; the file is damaged or no VTK file: export it again"
+            f"{path}: it has a document type, entities or zero bytes; export it again"
         )
     if text.count(b"<") > _MOST_TAGS:
         raise SourceError(
@@ -124,18 +123,14 @@ class _Document:
         self.header = np.dtype(self.order + _TYPES[header])
         compressor = self.root.get("compressor")
         if compressor is not None and compressor not in _DECOMPRESS:
-            raise SourceError(
-                f"{path}: compressed by {compressor}, which is not read; export it with zlib or "
-                "without compression"
-            )
+            raise SourceError(f"{path}: compressed by {compressor}; export it with zlib or without")
         self.decompress = None if compressor is None else _DECOMPRESS[compressor]
 
     def mesh(self) -> SpaceMesh:
         kind = self.root.get("type", "")
         if kind not in KINDS:
             raise SourceError(
-                f"{self.path}: a VTK file of type {kind}; read are {', '.join(KINDS)}: merge "
-                "what it names into one file of these and save that"
+                f"{self.path}: a VTK file of type {kind}; save it as one of {', '.join(KINDS)}"
             )
         body = self.root.find(kind)
         pieces = [] if body is None else body.findall("Piece")
@@ -288,8 +283,7 @@ class _Document:
         self.left -= size
         if self.left < 0:
             raise ValueError(
-                "its arrays unpack to more than is plausible for its size; if they are real, save "
-                "the file without compression"
+                "its arrays unpack to too much for its size; save it without compression"
             )
 
 

@@ -138,34 +138,37 @@ def write_pivlab_mat(
         cells[f"{name}_smoothed"] = empty
     cells["typevector_original"] = [np.minimum(kind, 1) for kind in types] if filtered else types
     cells["typevector_filtered"] = types if filtered else empty
-    if v73:
-        _write_cells_73(path, cells, units)
-        return
-    content: dict[str, Any] = {"units": units}
+    content = {name: np.empty((len(matrices), 1), object) for name, matrices in cells.items()}
     for name, matrices in cells.items():
-        content[name] = np.empty((len(matrices), 1), object)
         content[name][:, 0] = matrices
-    scipy.io.savemat(path, content)
+    if v73:
+        text = np.array([[ord(letter) for letter in units]], np.uint16)
+        _write_cells_73(path, content, {"units": ("char", text)})
+    else:
+        scipy.io.savemat(path, {"units": units, **content})
 
 
-def _write_cells_73(path: Path, cells: dict[str, list[np.ndarray]], units: str) -> None:
+def _write_cells_73(
+    path: Path, cells: dict[str, np.ndarray], others: dict[str, tuple[str, np.ndarray]]
+) -> None:
+    """MATLAB 7.3: cells of matrices, and other variables with their class; axes in reverse."""
     with h5py.File(path, "w", userblock_size=512) as file:
         store = file.create_group("#refs#")
         for name, matrices in cells.items():
-            references = np.empty((1, len(matrices)), h5py.ref_dtype)
-            for number, matrix in enumerate(matrices):
+            references = np.empty(matrices.shape[::-1], h5py.ref_dtype)
+            for index, matrix in np.ndenumerate(matrices):
                 size = np.array(matrix.shape, np.uint64)
-                item = store.create_dataset(
-                    f"{name}{number}", data=matrix.T if matrix.size else size
-                )
+                data = matrix.T if matrix.size else size
+                item = store.create_dataset(f"{name}{index}", data=data)
                 item.attrs["MATLAB_class"] = np.bytes_("double")
                 if not matrix.size:
                     item.attrs["MATLAB_empty"] = np.uint8(1)
-                references[0, number] = item.ref
+                references[index[::-1]] = item.ref
             cell = file.create_dataset(name, data=references, dtype=h5py.ref_dtype)
             cell.attrs["MATLAB_class"] = np.bytes_("cell")
-        text = file.create_dataset("units", data=np.array([[ord(c)] for c in units], np.uint16))
-        text.attrs["MATLAB_class"] = np.bytes_("char")
+        for name, (kind, values) in others.items():
+            item = file.create_dataset(name, data=values.T)
+            item.attrs["MATLAB_class"] = np.bytes_(kind)
     write_head_73(path)
 
 
@@ -173,27 +176,11 @@ def write_pivlab_session(
     path: Path, results: list[list[np.ndarray]], settings: dict[str, Any], *, v73: bool
 ) -> None:
     """A session: 12 rows of results for each frame, in pixels, and numbers of the calibration."""
-    if not v73:
-        cells = np.empty((12, len(results)), object)
-        for frame, rows in enumerate(results):
-            cells[:, frame] = rows
+    cells = np.empty((12, len(results)), object)
+    for frame, rows in enumerate(results):
+        cells[:, frame] = rows
+    if v73:
+        numbers = {n: ("double", np.atleast_2d(np.asarray(v, float))) for n, v in settings.items()}
+        _write_cells_73(path, {"resultslist": cells}, numbers)
+    else:
         scipy.io.savemat(path, {"resultslist": cells, **settings})
-        return
-    with h5py.File(path, "w", userblock_size=512) as file:
-        store = file.create_group("#refs#")
-        references = np.empty((len(results), 12), h5py.ref_dtype)
-        for frame, rows in enumerate(results):
-            for row, matrix in enumerate(rows):
-                size = np.array(matrix.shape, np.uint64)
-                data = matrix.T if matrix.size else size
-                item = store.create_dataset(f"r{row}f{frame}", data=data)
-                item.attrs["MATLAB_class"] = np.bytes_("double")
-                if not matrix.size:
-                    item.attrs["MATLAB_empty"] = np.uint8(1)
-                references[frame, row] = item.ref
-        cell = file.create_dataset("resultslist", data=references, dtype=h5py.ref_dtype)
-        cell.attrs["MATLAB_class"] = np.bytes_("cell")
-        for name, value in settings.items():
-            item = file.create_dataset(name, data=np.atleast_2d(np.asarray(value, float)).T)
-            item.attrs["MATLAB_class"] = np.bytes_("double")
-    write_head_73(path)

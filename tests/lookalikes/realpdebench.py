@@ -39,20 +39,13 @@ class Flow:
     dy: float = 1.0
     fields: tuple[str, ...] = ("u", "v", "vo")
     axes: tuple[str, ...] = ("x", "y", "t")
-    axis_type: str = "<f8"
-    flat_axes: bool = False
-    """x and y with one axis, as a width of zero states."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Columns to be replaced, such as a field by too few bytes."""
 
     def axis(self, name: str) -> np.ndarray:
         t, ny, nx = self.shape
-        if name == "t":
-            return (self.dt * np.arange(t)).astype(self.axis_type)
-        x, y = self.dx * np.arange(nx), self.dy * np.arange(ny)
-        if not self.flat_axes:
-            x, y = np.meshgrid(x, y)
-        return (x if name == "x" else y).astype(self.axis_type)
+        x, y = np.meshgrid(self.dx * np.arange(nx), self.dy * np.arange(ny))
+        return {"t": self.dt * np.arange(t), "x": x, "y": y}[name]
 
     def row(self) -> dict[str, Any]:
         """The cells of an Arrow row."""
@@ -67,8 +60,7 @@ class Flow:
             if name == "t":
                 row["t_shape"] = len(axis)
             else:
-                row[f"{name}_shape_h"] = axis.shape[0]
-                row[f"{name}_shape_w"] = axis.shape[1] if axis.ndim == 2 else 0
+                row[f"{name}_shape_h"], row[f"{name}_shape_w"] = axis.shape
         return row | dict(self.changes)
 
 
@@ -83,7 +75,6 @@ def write_arrow(
     folder: Path,
     data: Sequence[Flow],
     *,
-    columns: Sequence[str] | None = None,
     rows_per_shard: int = 1,
     rows_per_batch: int = 1,
     empty_shard: bool = False,
@@ -93,7 +84,7 @@ def write_arrow(
 
     folder.mkdir(parents=True, exist_ok=True)
     rows = [flow.row() for flow in data]
-    order = columns or [c for c in _COLUMNS if any(c in row for row in rows)]
+    order = [c for c in _COLUMNS if any(c in row for row in rows)]
     features = {c: {"dtype": _COLUMNS[c], "_type": "Value"} for c in order}
     schema = pa.schema(
         [pa.field(c, getattr(pa, _COLUMNS[c])()) for c in order],

@@ -25,7 +25,14 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from pibert.data.readers.arrays import open_array, require_keys
-from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
+from pibert.data.readers.recordings import (
+    PARSING,
+    Hints,
+    Recordings,
+    SourceError,
+    check_channels,
+    reading,
+)
 from pibert.data.splits import Segment, Split
 from pibert.data.views import MappedFrames, finite_points, pick
 from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
@@ -119,15 +126,11 @@ def _problem_of(folder: Path) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
+    with reading(path, "the JSON object of numbers", errors=PARSING):
         case = parse_json(read_text(path))
-    except (OSError, ValueError) as error:
-        raise SourceError(
-            f"{path}: expected a JSON object of numbers, but it cannot be read ({error})"
-        ) from error
-    if not isinstance(case, dict):
-        raise SourceError(f"{path}: expected a JSON object of numbers, found {type(case).__name__}")
-    return case
+        if not isinstance(case, dict):
+            raise ValueError(f"found {type(case).__name__}")
+        return case
 
 
 def read_case(folder: Path, problem: str) -> dict[str, float]:

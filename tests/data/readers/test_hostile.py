@@ -90,7 +90,7 @@ def test_deep_json_is_refused(tmp_path: Path) -> None:
     CORPUS["cfdbench"](tmp_path / "cfdbench")
     (case,) = (tmp_path / "cfdbench").rglob("case.json")
     case.write_text(DEEP)
-    with pytest.raises(SourceError, match="case.json: expected a JSON object"):
+    with pytest.raises(SourceError, match="case.json: the JSON object"):
         list(open_recordings(tmp_path / "cfdbench"))
     CORPUS["arrow"](tmp_path / "arrow")
     (tmp_path / "arrow" / "state.json").write_text(json.dumps({}) + DEEP)

@@ -19,7 +19,7 @@ import numpy as np
 from pibert.data.readers.openfoam.case import has_results, open_case
 from pibert.data.readers.openfoam.fields import CaseDictionaries, case_facts
 from pibert.data.readers.openfoam.storage import time_folders
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.recordings import PARSING, Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.series import CellPlane, Plane, Series, join_series
 from pibert.data.readers.shared.space import SpaceMesh, cut_plane
 from pibert.data.readers.vtk import read_plane
@@ -160,13 +160,11 @@ def _read_surface(surface: str, folder: Path) -> Plane | CellPlane:
 
 def _read_columns(path: Path) -> Plane:
     """Read columns x y z and the components of fields, named by a line that starts with ``#``."""
-    try:
+    with reading(path, "the columns of numbers", errors=PARSING):
         lines = path.read_text().splitlines()
         heads = [line for line in lines if line.startswith("#")]
         rows = [line.split() for line in lines if line.strip() and not line.startswith("#")]
         values = np.array(rows, dtype=np.float64)
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: expected columns of numbers as text ({error})") from error
     if values.ndim != 2 or values.shape[1] < 4:
         raise SourceError(
             f"{path}: expected rows of x y z and values, found shape {values.shape}; sample "

@@ -28,7 +28,14 @@ from typing import Any, Literal, NamedTuple
 from pibert.data.hdf5 import open_hdf5
 from pibert.data.readers.realpdebench.facts import DUPLICATE, SCENARIOS, STORED_AS, describe
 from pibert.data.readers.realpdebench.rows import ArrowRow, RawRow, Row, Shard, shard_paths
-from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
+from pibert.data.readers.recordings import (
+    PARSING,
+    Hints,
+    Recordings,
+    SourceError,
+    check_channels,
+    reading,
+)
 from pibert.data.splits import Segment, Split
 from pibert.regular_files import require_regular
 from pibert.textfiles import parse_json, read_text
@@ -278,10 +285,8 @@ def _read_json(path: Path, kind: type) -> Any:
             f"{path}: there is no such file; download it (pibert download realpdebench SCENARIO "
             "--what metadata)"
         )
-    try:
+    with reading(path, "the list", remedy="download it again", errors=PARSING):
         data = parse_json(read_text(path))
         if not isinstance(data, kind):
             raise ValueError(f"expected a {kind.__name__}, found a {type(data).__name__}")
-    except ValueError as error:
-        raise SourceError(f"{path}: it cannot be read ({error}); download it again") from error
-    return data
+        return data

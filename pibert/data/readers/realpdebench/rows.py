@@ -29,14 +29,9 @@ def shard_paths(folder: Path) -> list[Path]:
     state = folder / "state.json"
     if not state.is_file():
         return sorted(folder.glob("data-*.arrow"))
-    try:
+    with reading(state, remedy="download it again, or remove it to read all data-*.arrow files"):
         listed = parse_json(read_text(state))["_data_files"]
         paths = [folder / Path(entry["filename"]).name for entry in listed]
-    except (ValueError, KeyError, TypeError) as error:
-        raise SourceError(
-            f"{state}: expected '_data_files' with a 'filename' each ({error!r}); download it "
-            "again, or remove it to read all data-*.arrow files"
-        ) from error
     if missing := [path.name for path in paths if not path.is_file()]:
         raise SourceError(
             f"{folder}: of {len(paths)} shards in state.json {len(missing)} are missing, such as "

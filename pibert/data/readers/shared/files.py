@@ -13,11 +13,9 @@ may unpack to 20 times its size, or to 256 MB if that is more.
 
 import csv
 import gzip
-import lzma
 import os
 import re
 import warnings
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,24 +27,11 @@ from pibert.regular_files import require_regular
 
 _ALWAYS = 256 << 20
 _RATIO = 20
-_LZMA_MEMORY = 256 << 20
-"""LZMA's highest preset needs a quarter of this; a damaged header may request gigabytes."""
 
 
 def unpacked_limit(size: int) -> int:
     """Return the number of bytes that a file of this size may unpack to."""
     return max(_ALWAYS, _RATIO * size)
-
-
-def unpack_zlib(packed: bytes | memoryview, size: int) -> bytes:
-    """Unpack data that declares its size; ValueError if it has another one."""
-    return _checked(zlib.decompressobj().decompress(packed, size + 1), size)
-
-
-def unpack_lzma(packed: bytes | memoryview, size: int) -> bytes:
-    """Unpack data that declares its size; ValueError if it has another one."""
-    decompressor = lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
-    return _checked(decompressor.decompress(packed, size + 1), size)
 
 
 def unpack_gzip(path: Path) -> bytes:
@@ -58,13 +43,6 @@ def unpack_gzip(path: Path) -> bytes:
         raise ValueError(
             f"it unpacks to more than {limit >> 20} MB; if the data are real, unpack it first"
         )
-    return data
-
-
-def _checked(data: bytes, size: int) -> bytes:
-    if len(data) != size:
-        found = "more" if len(data) > size else f"{len(data)}"
-        raise ValueError(f"a block declares {size} bytes and unpacks to {found}")
     return data
 
 

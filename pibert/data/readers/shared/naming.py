@@ -15,7 +15,6 @@ from pibert.data.readers.recordings import SourceError
 
 FLAGS = ("valid", "invalid", "outlier")
 """The user's names for flags: above 0 marks valid vectors; other than 0 invalid ones."""
-_LIKE_FLAGS = (*FLAGS, "isvalid", "chc", "flag", "flags", "mask", "status", "vectortype")
 _AXES = "xyz"
 _COMPONENTS = "uvw"
 _SCALARS = {
@@ -107,19 +106,14 @@ def marks_valid(flag: str, values: np.ndarray) -> np.ndarray:
 
 
 def left_out(names: Sequence[str]) -> str:
-    """Return a note on columns that were not read, and how to keep one."""
-    note = f"columns left out: {', '.join(names)}"
-    bare = [split_unit(name)[0] for name in names]
-    flags = [name for name in bare if re.sub(r"\W|_", "", name).lower() in _LIKE_FLAGS]
-    if flags:
-        note += (
-            f"; if {flags[0]!r} marks invalid vectors, give --channels 'valid={flags[0]}' where "
-            f"numbers above 0 are valid, or 'invalid={flags[0]}' where 0 is valid"
-        )
-    if others := [name for name in bare if name not in flags]:
-        kept = re.sub(r"\W+", "_", others[0]).strip("_").lower() or "field"
-        note += f"; keep one as a channel by naming it, such as --channels '{kept}={others[0]}'"
-    return note
+    """Return a note on columns that were not read, and how to use one."""
+    key = split_unit(names[0])[0]
+    kept = re.sub(r"\W+", "_", key).strip("_").lower() or "field"
+    return (
+        f"columns left out: {', '.join(names)}; use one with --channels '{kept}={key}' as a "
+        f"channel, 'valid={key}' as a flag above 0 at valid vectors, or 'invalid={key}' as one "
+        "that is 0 there"
+    )
 
 
 def _numbered_components(names: Sequence[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from pibert.data.provenance import own_record, own_spec, restored
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.series import CellPlane, Plane, Series, open_series
 from pibert.data.readers.shared.space import cut_plane
 from pibert.data.readers.vtk.legacy import HEAD, read_legacy
@@ -57,14 +57,12 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
 
 def read_plane(path: Path) -> Plane | CellPlane:
     """Read the plane in one file."""
-    try:
+    with reading(path):
         if path.suffix.lower() == ".vtm":
             path = _find_flow(path)
         with path.open("rb") as file:
             is_legacy = file.read(len(HEAD)) == HEAD or path.suffix.lower() == ".vtk"
         mesh = read_legacy(path) if is_legacy else read_xml(path)
-    except OSError as error:
-        raise SourceError(f"{path}: it cannot be read ({error.strerror})") from error
     return cut_plane(mesh, path)
 
 
@@ -101,10 +99,7 @@ def _files(folder: Path, *suffixes: str) -> Iterator[Path]:
 
 
 def _open_collection(path: Path, hints: Hints) -> Recordings:
-    try:
-        files = _read_collection(path)
-    except OSError as error:
-        raise SourceError(f"{path}: it cannot be read ({error.strerror})") from error
+    files = _read_collection(path)
     times = sorted(files)
     name = path.name.partition(".")[0]
     return _open([files[time] for time in times], path, hints, name, times)
@@ -113,19 +108,13 @@ def _open_collection(path: Path, hints: Hints) -> Recordings:
 def _read_collection(path: Path) -> dict[float, Path]:
     """The files of a .pvd or .series by time."""
     entries: list[tuple[float, str | None]]
-    try:
+    with reading(path, "the list of files and times", remedy="write it again"):
         if path.suffix.lower() == ".series":
             listed = parse_json(read_text(path))["files"]
             entries = [(float(entry["time"]), str(entry["name"])) for entry in listed]
         else:
             found = parse(path, path.read_bytes()).findall("Collection/DataSet")
             entries = [(float(e.get("timestep", i)), e.get("file")) for i, e in enumerate(found)]
-    except SourceError:
-        raise
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise SourceError(
-            f"{path}: expected the name and time of every file ({error!r})"
-        ) from error
     files: dict[float, Path] = {}
     for time, file in entries:
         if not math.isfinite(time) or time in files:

@@ -9,9 +9,12 @@ Declared sizes are compared with the content of the file before memory is alloca
 """
 
 import base64
+import lzma
 import math
 import re
+import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,7 +22,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from pibert.data.readers.recordings import PARSING, SourceError, reading
-from pibert.data.readers.shared.files import parse_numbers, unpack_lzma, unpack_zlib, unpacked_limit
+from pibert.data.readers.shared.files import parse_numbers, unpacked_limit
 from pibert.data.readers.shared.space import SpaceMesh
 
 KINDS = ("ImageData", "RectilinearGrid", "StructuredGrid", "UnstructuredGrid", "PolyData")
@@ -27,9 +30,10 @@ KINDS = ("ImageData", "RectilinearGrid", "StructuredGrid", "UnstructuredGrid", "
 _TYPES = {f"Int{8 * size}": f"i{size}" for size in (1, 2, 4, 8)}
 _TYPES |= {f"UInt{8 * size}": f"u{size}" for size in (1, 2, 4, 8)}
 _TYPES |= {"Float32": "f4", "Float64": "f8"}
-_DECOMPRESS: dict[str, Callable[[bytes | memoryview, int], bytes]] = {
-    "vtkZLibDataCompressor": unpack_zlib,
-    "vtkLZMADataCompressor": unpack_lzma,
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "vtkZLibDataCompressor": zlib.decompressobj,
+    # The highest preset needs a quarter of this; a damaged header may request gigabytes.
+    "vtkLZMADataCompressor": partial(lzma.LZMADecompressor, memlimit=256 << 20),
 }
 _APPENDED = re.compile(rb"<AppendedData[^<>]*>\s*_")
 _MOST_TAGS = 500_000
@@ -122,9 +126,9 @@ class _Document:
             raise ValueError(f"header_type must be UInt32 or UInt64, found {header}")
         self.header = np.dtype(self.order + _TYPES[header])
         compressor = self.root.get("compressor")
-        if compressor is not None and compressor not in _DECOMPRESS:
+        if compressor is not None and compressor not in _DECOMPRESSORS:
             raise SourceError(f"{path}: compressed by {compressor}; export it with zlib or without")
-        self.decompress = None if compressor is None else _DECOMPRESS[compressor]
+        self.decompressor = None if compressor is None else _DECOMPRESSORS[compressor]
 
     def mesh(self) -> SpaceMesh:
         kind = self.root.get("type", "")
@@ -251,7 +255,7 @@ class _Document:
     def unpack(self, stored: memoryview, encoded: bool, item: int) -> bytes:
         """The bytes of an array, stored after its header; ``item`` is the size of a number."""
         word = self.header.itemsize
-        if self.decompress is None:
+        if self.decompressor is None:
             head, rest = _take(stored, word, encoded)
             (size,) = (int(n) for n in np.frombuffer(head, self.header))
             if encoded and b"=" not in bytes(stored[: _encoded(word)]):
@@ -274,7 +278,9 @@ class _Document:
         self.spend(sum(unpacked))
         blocks, start = [], 0
         for size, whole in zip(sizes, unpacked, strict=True):
-            blocks.append(self.decompress(packed[start : start + size], whole))
+            blocks.append(self.decompressor().decompress(packed[start : start + size], whole + 1))
+            if len(blocks[-1]) != whole:
+                raise ValueError(f"a block declares {whole} bytes and unpacks to more or less")
             start += size
         return b"".join(blocks)
 

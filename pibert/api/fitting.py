@@ -33,26 +33,26 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Model:
-    """Train a model on flows, as ``pibert train`` does; the best weights of the run.
+    """Train a model on flows, as ``pibert train`` does, and return it with its best weights.
 
-    Split, length, batch size and learning rate follow from the amount of data and the machine,
-    unless they are given. Call it again with the same arguments to resume an interrupted run, or to
+    The amount of data and the machine determine split, epochs, batch size, learning rate and size,
+    unless you give them. Call it again with the same arguments to resume an interrupted run, or to
     load a finished one.
 
     Args:
-        data: A flow, or what ``read`` and ``flow`` take; or a list of these, such as several
+        data: A flow, anything that ``read`` and ``flow`` take, or a list of these, such as several
             conditions.
-        model: A name of ``pibert.MODELS``; default: ``pibert-mr``, or the model of ``start``.
-        preset: A named size of the model.
+        model: A key of ``pibert.MODELS``; default: ``pibert-mr``, or the model of ``start``.
+        preset: Size of the model by name, such as ``small``.
         epochs: Passes over the training data.
-        start: A model, a run folder or the name of a shipped model, such as ``cylinder-mr``: its
-            weights are trained further.
-        out: The run folder; default: ``runs/FLOW-MODEL``, with a number if that holds another run.
-        seed: Of weights and the order of samples.
+        start: Fine-tune this model: a run folder, a model, or the name of a shipped one such as
+            ``cylinder-mr``.
+        out: Run folder; default: ``runs/FLOW-MODEL``, with a number if that holds another run.
+        seed: Seed of the weights and of the order of samples.
         device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         logger: ``tensorboard``, ``csv``, ``mlflow``, ``wandb``, ``trackio``, several of these, or
             ``none``; default: TensorBoard if it is installed.
-        settings: Further settings of an experiment, such as ``{"data.shares.train": 0.6}``.
+        settings: Other settings of an experiment, such as ``{"data.shares.train": 0.6}``.
         quiet: Print nothing.
     """
     from rich.console import Console

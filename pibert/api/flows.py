@@ -59,7 +59,7 @@ class Flow(Sequence[Trajectory]):
         return tuple(map(in_python, self.recordings.notes))
 
     def numpy(self, which: int | str = 0) -> Any:
-        """One recording as an array, (time, channel, y, x), NaN where it is unknown."""
+        """Return one recording as an array (time, channel, y, x), NaN where it is unknown."""
         import torch
 
         trajectory = self[which]
@@ -67,7 +67,7 @@ class Flow(Sequence[Trajectory]):
         return torch.where(trajectory.known()[:, None], states, torch.nan).numpy()
 
     def plot(self, path: Path | str | None = None, *, which: int | str = 0) -> Picture:
-        """A frame and statistics of one recording; written to a .png file if a path is given."""
+        """Plot a frame and statistics of one recording; write a .png file if a path is given."""
         from pibert.data.inspection import inspect
         from pibert.report.inspection import draw_inspection
 
@@ -95,12 +95,12 @@ class Flow(Sequence[Trajectory]):
         size: tuple[int, int] | None = None,
         **region: Any,
     ) -> "Flow":
-        """Views of some frames, channels and points.
+        """Return a view of some frames, channels and points.
 
         Args:
             frames: Such as ``slice(100, 900)``.
-            stride: Use every Nth of them.
-            channels: Names, in this order.
+            stride: Use every Nth frame.
+            channels: Names of the channels to keep, in this order.
             size: Rows and columns to resample to.
             region: ``x=(0, 0.02)`` and ``y`` in the flow's coordinates, either end None, or
                 ``rows=slice(2, -2)`` and ``columns``.
@@ -119,7 +119,7 @@ class Flow(Sequence[Trajectory]):
     def fill(
         self, *, flag_outliers: bool = True, noise: float | None = None, settings: Any = None
     ) -> "Flow":
-        """Missing vectors filled and outliers replaced, by thin-plate splines in each frame.
+        """Fill missing vectors and replace outliers, by thin-plate splines in each frame.
 
         Filled values are marked: they are never scored or learned from. A pretrained model fills
         with ``model.fill(flow)``.
@@ -141,7 +141,7 @@ class Flow(Sequence[Trajectory]):
             return join([as_flow(each.load()) for each in read(target)])
 
     def stats(self, which: int | str = 0, **options: Any) -> "FlowStatistics":
-        """Means, stresses, spectra, phase averages and modes of one recording.
+        """Compute means, stresses, spectra, phase averages and modes of one recording.
 
         Args:
             which: Its number or name.
@@ -155,7 +155,7 @@ class Flow(Sequence[Trajectory]):
     def loader(
         self, *, history: int = 1, horizon: int = 1, batch_size: int = 32, seed: int = 0
     ) -> Any:
-        """A PyTorch ``DataLoader`` of standardised windows, shuffled; its items are ``Batch``.
+        """Return a PyTorch ``DataLoader`` of standardised windows, shuffled; items are ``Batch``.
 
         ``loader.dataset`` is a ``Dataset`` with ``spec`` and ``normalizer``, whose statistics are
         those of all frames: split the flows first, such as ``flow[:8]``, to keep some unseen.
@@ -234,12 +234,12 @@ def read(
     options: Mapping[str, Any] | None = None,
     **hints: Any,
 ) -> Flow:
-    """Read a file, a folder or the files of a pattern such as ``run/B*.txt``.
+    """Read a file, a folder or a pattern such as ``run/B*.txt`` as a flow.
 
     Args:
         path: Any kind that ``pibert inspect`` reads; a list of paths gives all of their flows.
-        kind: The reader, if it cannot be recognised.
-        options: Further options of the reader.
+        kind: Reader to use if the kind of file is not recognised.
+        options: Further options of that reader.
         hints: What the file does not state: ``dt``, ``dx``, ``dy``, ``unit``, ``length_unit``,
             ``time_unit``, ``scale``, ``pulse_delay``, ``channels``, ``parameters``, ``sides``,
             ``family``, ``body``, ``mask``, ``flip`` ..., as the options of ``pibert inspect``.
@@ -262,17 +262,17 @@ def flow(
     channels: Sequence[str] | Mapping[str, str] | None = None,
     **hints: Any,
 ) -> Flow:
-    """Describe fields in memory.
+    """Make a flow of arrays, tensors or xarray.
 
     Args:
         data: An array or tensor (time, channel, y, x), or (time, y, x) of one channel; several
             flows as (flow, time, channel, y, x); arrays (time, y, x) by channel name, also with
             ``x``, ``y`` and ``t``; an xarray ``Dataset`` or ``DataArray``.
-        name: Of the flow.
+        name: Name of the flow.
         mask: True where the fields are known: (y, x) or (time, y, x). NaN is unknown anyway.
         body: True inside a solid body, of the same shapes; or a region such as
             ``circle:0,0,0.5``.
-        channels: Names of the channels of an array; or our names of arrays with other names.
+        channels: Names of the channels of an array; or ``{"u": "Vx"}`` for arrays with other names.
         hints: ``dt``, ``dx``, ``dy``, ``unit``, ``length_unit``, ``time_unit``, ``parameters`` ...,
             as for ``read``.
     """

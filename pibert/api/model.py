@@ -30,13 +30,13 @@ STEPS = 200
 def load(
     name_or_path: Path | str, device: torch.device | str = "cpu", *, chunk: int = 128
 ) -> "Model":
-    """A trained model, ready to predict.
+    """Load a trained model.
 
     Args:
         name_or_path: A run folder, a model folder, the .safetensors file of a model, or the name of
             a shipped model (``pibert.inference.shipped_models``). A path that exists wins.
-        device: Where to compute; ``auto``: CUDA, else Apple's MPS, else the CPU.
-        chunk: Samples that the model sees at once; larger batches are split.
+        device: ``cpu``, ``cuda`` or ``mps``; ``auto``: CUDA, else Apple's MPS, else the CPU.
+        chunk: Most samples per call of the network; larger batches are split.
     """
     saved = read_model(name_or_path, device)
     model = Model(saved.model, saved.normalizer, card=saved.card, chunk=chunk)
@@ -45,14 +45,14 @@ def load(
 
 
 class Model(Predictor):
-    """A ``Predictor`` that also takes flows, and the work of the commands as methods.
+    """A trained model: a ``Predictor`` that also takes flows, and the commands as methods.
 
     ``step``, ``iterate``, ``consistency`` and ``explain`` are those of ``Predictor``, and so are
     ``rollout``, ``predict`` and ``fill`` for arrays, tensors and xarray.
     """
 
     path: Path | None = None
-    """Where it was loaded from."""
+    """Folder or file that it was loaded from."""
 
     def rollout(
         self,
@@ -65,18 +65,18 @@ class Model(Predictor):
         start: int | None = None,
         level: float | None = None,
     ) -> Any:
-        """The next ``steps`` frames, each from those before it.
+        """Predict ``steps`` frames autoregressively, each from those before it.
 
         Args:
             fields: A flow gives a ``Forecast``; arrays, tensors and xarray give frames of the same
                 kind, or with a level a ``Prediction``.
             steps: Frames to predict.
-            parameters: By name; they replace those of a flow.
-            mask: Of arrays, True where they are known.
-            grid: Of arrays, if it is not the model's.
-            start: Of a flow, the newest frame that the model sees; from the end if negative. None:
+            parameters: Flow parameters by name; they replace those of a flow.
+            mask: True where arrays are known.
+            grid: Grid of arrays, if it is not the model's.
+            start: Newest frame of a flow that the model sees, from the end if negative; default:
                 the first with enough frames before it.
-            level: Of prediction intervals, such as 0.9; needs ``calibrate``.
+            level: Level of prediction intervals, such as 0.9; needs ``calibrate``.
         """
         if (flow := _flow(fields)) is not None:
             return self._forecast(flow, steps, parameters, start, level)
@@ -95,7 +95,7 @@ class Model(Predictor):
         start: int | None = None,
         level: float | None = None,
     ) -> Any:
-        """As ``rollout``; of a flow without ``steps``, the next frame from each recorded frame.
+        """Predict the next frame from each frame of a flow; with ``steps``, as ``rollout``.
 
         Arrays give a ``Prediction``, with notes in place of Python warnings.
         """
@@ -115,14 +115,14 @@ class Model(Predictor):
         grid: Grid | None = None,
         **settings: Any,
     ) -> Any:
-        """Fields with unknown values filled; of a flow, outliers are replaced too.
+        """Fill unknown values of fields; in a flow, replace outliers too.
 
         Args:
             fields: A flow gives a flow, in which filled values are marked.
-            known: Of arrays, True where they are known.
-            parameters: Of arrays, by name.
-            grid: Of arrays, if it is not the model's.
-            settings: Of a flow: ``flag_outliers`` and ``noise``, as for ``fill_settings``.
+            known: True where arrays are known.
+            parameters: Flow parameters of arrays, by name.
+            grid: Grid of arrays, if it is not the model's.
+            settings: For a flow: ``flag_outliers`` and ``noise``, as in ``Flow.fill``.
         """
         flow = _flow(fields)
         if flow is None:
@@ -140,13 +140,13 @@ class Model(Predictor):
         free_run: int = 0,
         out: Path | str | None = None,
     ) -> "Scores":
-        """Score the model: on the test split of its run, or on all of other flows.
+        """Score the model on the test split of its run, or on other flows.
 
         Args:
-            flow: Flows that it was not trained on; None: its test split.
+            flow: Flows that it was not trained on; default: its test split.
             rollout: Also score rollouts of this many frames.
             free_run: Also compare the statistics of runs of this many frames.
-            out: Folder of the scores; default: inside that of the model.
+            out: Folder of the scores; default: in the folder of the model.
         """
         from pibert.experiments.evaluation import RolloutPlan, score_model
 
@@ -168,7 +168,7 @@ class Model(Predictor):
 
         Args:
             flow: Flows that neither training nor selection saw; None: those that the run set aside.
-            settings: Of ``CalibrationSettings``: ``leads``, ``starts``, ``difficulty`` ...
+            settings: Those of ``CalibrationSettings``: ``leads``, ``starts``, ``difficulty`` ...
         """
         from pibert.experiments.calibration import calibrate_on, calibrate_run
         from pibert.inference.calibration import CalibrationSettings
@@ -221,8 +221,8 @@ class Model(Predictor):
         """Write an ONNX file (.onnx) or a torch.export program (.pt2), checked against the model.
 
         Args:
-            path: The file.
-            to: ``onnx`` or ``torch-export``; default: by the name of the file.
+            path: File to write.
+            to: ``onnx`` or ``torch-export``; default: by the suffix of the file.
             settings: ``data``, ``tolerance`` and ``overwrite``, as for ``pibert export``.
         """
         from pibert.export import export_model
@@ -235,14 +235,14 @@ class Model(Predictor):
         return export_model(saved, path, to or named or "", **settings).path
 
     def serve(self, port: int = 8000, *, host: str = "127.0.0.1") -> None:
-        """Serve the model over HTTP with a web viewer, until it is interrupted."""
+        """Serve the model over HTTP with a web viewer, until interrupted."""
         from pibert.serve.server import Setup, serve
 
         folder = str(self.saved_in("serve"))
         serve(Setup(models=[folder], host=host, port=port, device=str(self.device)), print)
 
     def saved_in(self, purpose: str = "have a folder") -> Path:
-        """The folder of the model; ValueError if it is in memory alone."""
+        """Return the folder of the model; raise ValueError if it exists in memory only."""
         if self.path is None:
             raise ValueError(
                 f"expected a model that was saved to {purpose}, found one in memory; save it "
@@ -314,7 +314,7 @@ class Model(Predictor):
         return as_html(self.facts())
 
     def facts(self) -> dict[str, str]:
-        """What the model is, as text."""
+        """Return a description of the model: name, channels, grid, time step ..."""
         spec, grid = self.spec, self.spec.grid
         units = zip(spec.channels, spec.units, strict=True)
         name = self.card.get("model", {}).get("name", type(self.model).__name__)
@@ -368,11 +368,11 @@ class Forecast:
         return sum(len(block.time) for block in self.blocks)
 
     def numpy(self) -> Any:
-        """``fields`` as an array."""
+        """Return ``fields`` as an array."""
         return self.fields.numpy()
 
     def plot(self, path: Path | str | None = None) -> Picture:
-        """Frames of the forecast, of the truth, and the error; also as a file (.png)."""
+        """Plot prediction, truth and error; write a .png file if a path is given."""
         return draw(lambda target: self._write(target, overwrite=True), path)
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:

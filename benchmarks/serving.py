@@ -62,7 +62,7 @@ class Server:
     """``pibert serve`` as a process."""
 
     def __init__(self, model: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "pibert.cli", "serve", str(model), "--port", "0", *options]
+        command = [sys.executable, "-m", "pibert", "serve", str(model), "--port", "0", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         atexit.register(self.process.kill)  # if it was not stopped
         assert self.process.stdout is not None

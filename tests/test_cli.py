@@ -138,7 +138,7 @@ def test_wrong_input_gives_one_line_and_leaves_no_file(
 
 def test_the_package_can_be_run_as_a_module() -> None:
     found = subprocess.run(
-        [sys.executable, "-m", "pibert.cli", "generate", "--device", "tpu", "heat"],
+        [sys.executable, "-m", "pibert", "generate", "--device", "tpu", "heat"],
         capture_output=True,
         text=True,
         cwd=ROOT,

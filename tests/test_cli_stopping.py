@@ -143,7 +143,7 @@ def test_a_generation_in_a_process_of_its_own_ends_with_143(tmp_path: Path) -> N
     out = tmp_path / "heat.h5"
     words = ["generate", "heat", "--out", str(out), "--samples", "400"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "pibert.cli", *words],
+        [sys.executable, "-m", "pibert", *words],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -29,6 +29,7 @@ LAYERS = (
     ("experiments",),
     ("comparison",),
     ("api", "cli"),
+    ("__main__",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

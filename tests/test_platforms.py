@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+import pibert
 from pibert.data import partial
 from pibert.experiments.run_folder import only_one
 
@@ -56,6 +57,10 @@ def test_every_module_imports_and_files_are_written_without_posix(tmp_path: Path
 def test_an_old_python_gets_one_clear_message(tmp_path: Path) -> None:
     done = run_python("import sys; sys.version_info = (3, 10, 1); import pibert.cli", tmp_path)
     assert done.returncode and "Python 3.11" in done.stderr.splitlines()[-1]
+
+
+def test_the_citation_states_this_version() -> None:
+    assert f'version: "{pibert.__version__}"' in (ROOT / "CITATION.cff").read_text()
 
 
 def test_without_fcntl_one_process_at_a_time_trains_into_a_folder(

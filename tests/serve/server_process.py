@@ -29,7 +29,7 @@ class ServerProcess:
     """``pibert serve``, from its first line to its end."""
 
     def __init__(self, arguments: Sequence[Any], **environment: str) -> None:
-        command = [sys.executable, "-m", "pibert.cli", "serve", *map(str, arguments)]
+        command = [sys.executable, "-m", "pibert", "serve", *map(str, arguments)]
         # A pipe that nobody reads would fill up, and the server would wait for ever.
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""``python -m pibert.cli``."""
+"""``python -m pibert``: the command ``pibert``."""
 
 from pibert.cli import app
 

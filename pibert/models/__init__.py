@@ -24,7 +24,7 @@ from pibert.models.baselines import (
     unet,
 )
 from pibert.models.compatibility import current_options
-from pibert.models.references import dmd, mean_advection, simple
+from pibert.models.references import dmd, simple
 from pibert.models.stepper import Stepper, StepperConfig
 from pibert.plugins import Table
 
@@ -54,7 +54,7 @@ _TABLE: dict[str, tuple[Kind, Presets]] = {
     "persistence": (simple.Persistence, simple.PRESETS["persistence"]),
     "training-mean": (simple.TrainingMean, simple.PRESETS["training-mean"]),
     "linear-extrapolation": (simple.LinearExtrapolation, simple.PRESETS["linear-extrapolation"]),
-    "mean-advection": (mean_advection.MeanAdvection, mean_advection.PRESETS),
+    "mean-advection": (simple.MeanAdvection, simple.PRESETS["mean-advection"]),
     "dmd": (dmd.DMD, dmd.PRESETS),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from pibert.inference.model_file import find_model, shipped_models
 from pibert.solver import stepping
-from pibert.solver.heat import Heat
+from pibert.solver.linear import Heat
 from pibert.solver.presets import find_preset
 
 FILE = Path(__file__).parents[1] / "benchmarks" / "break_even.py"

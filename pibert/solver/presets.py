@@ -9,12 +9,11 @@ from pibert.solver import (
     burgers,
     enclosed,
     euler,
-    heat,
+    linear,
     reaction_diffusion,
     turbulence,
     vorticity,
     wakes,
-    wave,
 )
 from pibert.solver.recipes import Recipe
 
@@ -27,8 +26,8 @@ PRESETS: dict[str, Mapping[str, Recipe]] = {
     "turbulence": turbulence.PRESETS,
     "kolmogorov": vorticity.KOLMOGOROV_PRESETS,
     "navier-stokes": vorticity.NAVIER_STOKES_PRESETS,
-    "heat": heat.PRESETS,
-    "wave": wave.PRESETS,
+    "heat": linear.HEAT_PRESETS,
+    "wave": linear.WAVE_PRESETS,
     "reaction-diffusion": reaction_diffusion.PRESETS,
     "euler": euler.PRESETS,
     "burgers": burgers.PRESETS,

@@ -10,10 +10,9 @@ from pibert.fields import Grid, Trajectory
 from pibert.physics.derivatives import gradient
 from pibert.physics.families.reaction_diffusion import FISHER_KPP, GRAY_SCOTT
 from pibert.solver.burgers import PRESETS, Burgers
-from pibert.solver.heat import diffuse
+from pibert.solver.linear import diffuse, propagate
 from pibert.solver.periodic import bump
 from pibert.solver.reaction_diffusion import react_and_diffuse
-from pibert.solver.wave import propagate
 from tests.physics import exact
 from tests.physics.helpers import measured_order, noise
 

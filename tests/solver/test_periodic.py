@@ -11,12 +11,11 @@ from pibert.fields import Grid, Trajectory
 from pibert.physics import find_family, masked_residuals
 from pibert.solver.burgers import Burgers
 from pibert.solver.euler import CompressibleEuler
-from pibert.solver.heat import Heat
+from pibert.solver.linear import Heat, Wave
 from pibert.solver.periodic import PeriodicRecipe, Sample
 from pibert.solver.reaction_diffusion import FisherKPP, GrayScott
 from pibert.solver.recipes import Diverged
 from pibert.solver.turbulence import Turbulence
-from pibert.solver.wave import Wave
 from tests.helpers import refused
 from tests.physics.helpers import measured_order
 

@@ -1,7 +1,10 @@
-"""Waves in a periodic box: u_tt = c^2 lap u, exact in Fourier space for any interval.
+"""Heat and waves in a periodic box, exact in Fourier space for any interval.
 
-A mode of frequency w = c |k| evolves as u(t) = u cos wt + u_t sin(wt) / w. The first state is a few
-smooth hills and hollows at rest, each of which becomes a ring.
+Heat, u_t = alpha lap u: every wave exp(i k . x) decays by exp(-alpha k^2 t). The first state has
+random phases and the power exp(-(k l)^2) with the length scale l, mean square 1 and mean 0.
+
+Waves, u_tt = c^2 lap u: a mode of frequency w = c |k| evolves as u(t) = u cos wt + u_t sin(wt) / w.
+The first state is a few smooth hills and hollows at rest, each of which becomes a ring.
 """
 
 import math
@@ -24,6 +27,44 @@ from pibert.solver.periodic import (
     whole_number,
 )
 from pibert.solver.recipes import Range, Recipe, generator_of, uniform
+
+
+def diffuse(
+    u: Float[Tensor, "b y x"], grid: Grid, diffusivity: Float[Tensor, " b"], time: float
+) -> Float[Tensor, "b y x"]:
+    """The field after some time."""
+    modes = spectral.modes_of(grid, u.device)
+    decay = torch.exp(-time * diffusivity[:, None, None] * modes.squared)
+    return modes.field(decay * torch.fft.rfft2(u))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heat(PeriodicRecipe):
+    """Channel u."""
+
+    diffusivity: Range
+    """Drawn log-uniformly."""
+    scale: Range = (0.03, 0.06)
+    """Length scale of the first state, drawn log-uniformly."""
+
+    case = "heat"
+    title = "Heat conduction in a periodic box"
+    method = "exact in Fourier space"
+    channels = ("u",)
+    scalings = {"diffusivity": "log"}
+
+    def draw(self, index: int) -> Sample:
+        generator = generator_of(self.seed, index, self.case)
+        diffusivity = log_uniform(generator, self.diffusivity)
+        scale = log_uniform(generator, self.scale)
+        start = spectral.random_field(
+            self.grid, generator, lambda k: torch.exp(-((k * scale) ** 2))
+        )
+        return Sample({"diffusivity": diffusivity}, start[None], {"scale": scale})
+
+    def advance(self, fields: States, parameters: Values) -> States:
+        later = diffuse(fields[:, 0], self.grid, parameters["diffusivity"], self.interval)
+        return later[:, None]
 
 
 def propagate(
@@ -80,7 +121,13 @@ class Wave(PeriodicRecipe):
         return torch.stack(propagate(u, u_t, self.grid, parameters["speed"], self.interval), 1)
 
 
-PRESETS: dict[str, Recipe] = {
+HEAT_PRESETS: dict[str, Recipe] = {
+    "demo": Heat(samples=12, interval=0.02, diffusivity=(1e-3, 1e-2)),
+    "standard": Heat(
+        samples=100, shape=(128, 128), frames=51, interval=0.01, diffusivity=(1e-3, 1e-2)
+    ),
+}
+WAVE_PRESETS: dict[str, Recipe] = {
     "demo": Wave(samples=12, interval=0.02, speed=(0.5, 2.0)),
     "standard": Wave(samples=100, shape=(128, 128), frames=51, interval=0.02, speed=(0.5, 2.0)),
 }

@@ -38,12 +38,12 @@ from pibert.evaluation.cost import device_name
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.run_folder import stage_logs
 from pibert.fields import PARAMETER_WIDTH
+from pibert.files import read_json
 from pibert.inference import Predictor
 from pibert.inference.model_file import find_model
 from pibert.solver.lattice_recipe import LatticeRecipe
 from pibert.solver.presets import find_preset
 from pibert.solver.recipes import Recipe
-from pibert.textfiles import read_json
 
 STEPS = 2
 """Frames of a timed rollout."""

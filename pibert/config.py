@@ -40,7 +40,7 @@ from typing import (
     get_type_hints,
 )
 
-from pibert.textfiles import read_toml
+from pibert.files import read_toml
 
 T = TypeVar("T")
 NONE_WORD = "none"

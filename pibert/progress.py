@@ -53,7 +53,29 @@ class _Rate(ProgressColumn):
         return Text(f"{task.speed:.2g} per s" if task.speed else "")
 
 
-class TrainingProgress:
+class Reporter:
+    """Receives the progress of a run, in its first process; this one ignores it."""
+
+    def describe(self, lines: Iterable[str]) -> None:
+        """Before training: model, flows and schedule."""
+
+    def simulated(self, done: int | float, total: int | None = None) -> None:
+        """Before training: how many of the flows to learn from are simulated."""
+
+    def start(self, total_steps: int, done: int) -> None:
+        """Training begins or resumes; ``done`` steps are complete already."""
+
+    def step(self, done: int, loss: float) -> None:
+        """``done`` steps are complete; the loss is that of the last checked step."""
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """An epoch is finished: its line in the log."""
+
+    def say(self, text: str) -> None:
+        """A note for the user."""
+
+
+class TrainingProgress(Reporter):
     """Shows a progress bar in a terminal; elsewhere, prints a line now and then.
 
     Only the first process of a run prints.
@@ -87,7 +109,6 @@ class TrainingProgress:
         self._bar.stop()
 
     def simulated(self, done: int | float, total: int | None = None) -> None:
-        """Report how many of the flows to learn from are simulated."""
         if not self._simulates:
             self._simulates = True
             if not self._shows:
@@ -96,7 +117,6 @@ class TrainingProgress:
         self._update(completed=done)
 
     def start(self, total_steps: int, done: int) -> None:
-        """Report that training begins or resumes."""
         self._simulates, self._total = False, total_steps
         self._start_task("step", total_steps, done)
         self._began = time.monotonic(), done
@@ -115,7 +135,6 @@ class TrainingProgress:
             self._print(_describe_epoch(record))
 
     def describe(self, lines: Iterable[str]) -> None:
-        """Print model, flows and schedule, before training."""
         for line in lines:
             self._print(line)
 

@@ -4,12 +4,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pibert.training.journal import Silent
+from pibert.progress import Reporter
 
 SECONDS = 10.0
 
 
-class Lines(Silent):
+class Lines(Reporter):
     """A line at the start of a run and then every ten seconds."""
 
     def __init__(self) -> None:

@@ -12,9 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "pibert"
 
 # Bottom to top. Modules on one line do not import each other.
 LAYERS = (
-    ("regular_files",),
-    ("textfiles", "stopping"),
-    ("tensorfiles",),
+    ("files", "stopping"),
     ("sample_rng", "compilation", "config", "notes", "progress", "rollout"),
     ("plugins",),
     ("physics",),

@@ -12,8 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pibert.cli.completion import complete_candidates, complete_comparison
-from pibert.cli.options import Json, option
+from pibert.cli.options import Json, complete_candidates, complete_comparison, option
 from pibert.cli.terminal import say, show_json
 
 if TYPE_CHECKING:

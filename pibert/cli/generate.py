@@ -8,8 +8,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pibert.cli.completion import complete_case, complete_case_preset
-from pibert.cli.options import Device, Json, option, require_native_name
+from pibert.cli.options import (
+    Device,
+    Json,
+    complete_case,
+    complete_case_preset,
+    option,
+    require_native_name,
+)
 from pibert.cli.terminal import say, show_json, showing_progress
 
 

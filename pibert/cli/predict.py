@@ -10,8 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pibert.cli.completion import complete_model
-from pibert.cli.options import Device, Json, Source, SourceOptions, option, with_options
+from pibert.cli.options import (
+    Device,
+    Json,
+    Source,
+    SourceOptions,
+    complete_model,
+    option,
+    with_options,
+)
 from pibert.cli.terminal import (
     NotePrinter,
     complain,

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pibert.cli.completion import complete_model
-from pibert.cli.options import Device, option
+from pibert.cli.options import Device, complete_model, option
 from pibert.cli.terminal import complain, say
 
 

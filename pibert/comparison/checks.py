@@ -16,9 +16,9 @@ from pibert.data.partial import replace_file
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import IDENTITIES, Flows
 from pibert.experiments.run_folder import FLOWS
+from pibert.files import read_json
 from pibert.inference import load
 from pibert.inference.model_file import find_model
-from pibert.textfiles import read_json
 
 NAME = "comparison.json"
 _FREE = ("path", "hints", "in_memory", "labelled")

@@ -40,9 +40,9 @@ from pibert.experiments.experiment import Experiment, Pretraining
 from pibert.experiments.flows import Flows, outline, prepare
 from pibert.experiments.run import run
 from pibert.experiments.summary import physics_notes
+from pibert.files import read_text
 from pibert.notes import InputWarning, warn
-from pibert.textfiles import read_text
-from pibert.training.engine import Silent
+from pibert.training.engine import Reporter
 
 CONCURRENCY = ".runs_at_a_time"
 """In a run folder: the largest number of runs that shared the device while it was trained. Hidden,
@@ -74,7 +74,7 @@ class _Unwatched(Watcher):
     """Ignores the progress."""
 
 
-class _Steps(Silent):
+class _Steps(Reporter):
     """Reports the progress of a run as a state, ``training 40 %``."""
 
     def __init__(self, report: Callable[[str], None]) -> None:

@@ -32,8 +32,8 @@ from pibert.evaluation.by_flow import Errors, errors_of, flows_of, summary_of
 from pibert.evaluation.scores import Scores, read_scores
 from pibert.experiments.evaluation import RECIPE
 from pibert.experiments.run_folder import commit, curves_of, versions
+from pibert.files import read_json
 from pibert.progress import digits
-from pibert.textfiles import read_json
 
 FORMAT = 1
 FILES = ("results.json", "results.csv", "flows.csv", "curves.csv")

@@ -22,7 +22,7 @@ from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.flows import Flows
 from pibert.experiments.run import run
 from pibert.experiments.run_folder import curves_of
-from pibert.textfiles import read_json
+from pibert.files import read_json
 from pibert.training.engine import Reporter
 
 FILE = "trial.json"

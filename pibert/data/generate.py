@@ -25,9 +25,9 @@ from pibert.data.format import Reader, Writer, write
 from pibert.data.partial import lock as lock_file
 from pibert.data.partial import make_folder, replace_file
 from pibert.fields import Trajectory
+from pibert.files import read_json
 from pibert.notes import warn
 from pibert.solver.recipes import Diverged, Recipe
-from pibert.textfiles import read_json
 
 IDENTITY = ("recipe_hash", "recipe_outcome", "part_of")
 """Provenance keys that mark a file as the complete set of a recipe, or as one of its groups."""

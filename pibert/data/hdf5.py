@@ -13,7 +13,7 @@ from typing import Any
 
 import h5py
 
-from pibert.regular_files import require_regular
+from pibert.files import require_regular
 
 MOST_OBJECTS = 100_000
 """Most objects in a file that a client sends."""

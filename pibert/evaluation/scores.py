@@ -29,8 +29,7 @@ from torch import Tensor
 from pibert.data.partial import replace_file
 from pibert.data.splits import condition
 from pibert.evaluation.intervals import TooFew, resample_starts
-from pibert.tensorfiles import read_safetensors
-from pibert.textfiles import read_json
+from pibert.files import read_json, read_safetensors
 
 FORMAT = 3
 NAME = "scores"

@@ -42,6 +42,7 @@ from pibert.evaluation.statistics import LEAST_FRAMES, Statistics
 from pibert.experiments.flows import IDENTITIES, Flows
 from pibert.experiments.held_out import check_fields, flows_to_score
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
+from pibert.files import read_json
 from pibert.inference import Predictor, load
 from pibert.inference.calibrated import load_calibrated
 from pibert.inference.calibration_file import SHEET, read_sheet
@@ -49,7 +50,6 @@ from pibert.inference.model_file import find_model, shipped_models
 from pibert.inference.predictor import PRECISION
 from pibert.models.references.simple import Reference
 from pibert.notes import Note, warn
-from pibert.textfiles import read_json
 
 RECIPE = ("optimizer", "learning_rate")
 """Settings of the training that the results state for every run."""

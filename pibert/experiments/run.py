@@ -101,7 +101,7 @@ def run(
         flows: Those of the experiment, if the caller has prepared them for several runs.
     """
     out = Path(out)
-    reporter = reporter or engine.Silent()
+    reporter = reporter or engine.Reporter()
     fabric = engine.launch(experiment.hardware)
     first_does(fabric, lambda: refuse_other(experiment, out, stage))
     flows = flows or _flows_of_all(experiment, fabric, reporter)

@@ -16,7 +16,7 @@ import torch
 from pibert import __version__, config
 from pibert.data.partial import lock, remove_leftovers, replace_file
 from pibert.experiments.experiment import Experiment
-from pibert.textfiles import read_json
+from pibert.files import read_json
 from pibert.training.journal import FILE, read_log
 
 Stage = Literal["pretrain", "train"]

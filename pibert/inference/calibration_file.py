@@ -15,13 +15,12 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
+from pibert.files import read_json, read_safetensors
 from pibert.inference.calibration import LEVELS, Calibration, CalibrationSettings
 from pibert.inference.conformal import count_units, weigh
 from pibert.inference.difficulty import Difficulty
 from pibert.inference.model_file import fingerprint
 from pibert.inference.ood import FeatureStatistics, OODDetector, Surprisal
-from pibert.tensorfiles import read_safetensors
-from pibert.textfiles import read_json
 
 FORMAT, VERSION = "pibert-calibration", 1
 TENSORS, SHEET = "calibration.safetensors", "calibration.json"

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from pibert import __version__
 from pibert.data.wording import import_extra
+from pibert.files import parse_json, read_text
 from pibert.inference.calibration_file import SHEET, TENSORS
 from pibert.inference.model_file import CARD, WEIGHTS, Card, find_model, read_model, stated_in
-from pibert.textfiles import parse_json, read_text
 
 FILES = (WEIGHTS, CARD, SHEET, TENSORS)
 """Files of a model folder that travel; the last two where there is a calibration."""

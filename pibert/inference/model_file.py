@@ -29,10 +29,9 @@ from torch.overrides import TorchFunctionMode
 from pibert import __version__
 from pibert.config import as_plain, first_difference, parse
 from pibert.fields import FieldSpec, Normalizer
+from pibert.files import parse_json, read_safetensors, read_text
 from pibert.models import MODELS, PRESETS, count_parameters
 from pibert.models.compatibility import current_options, current_weights
-from pibert.tensorfiles import read_safetensors
-from pibert.textfiles import parse_json, read_text
 
 FORMAT, VERSION = "pibert-model", 1
 WEIGHTS, CARD = "model.safetensors", "model.json"

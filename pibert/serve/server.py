@@ -22,7 +22,7 @@ except ImportError as error:
 
 from pibert.serve.gate import Gate, Metrics
 from pibert.serve.limits import LOOPBACK, Budget, Limits, Returner
-from pibert.serve.loading import load_served
+from pibert.serve.models import load_served
 from pibert.serve.recordings import Recordings
 from pibert.serve.worker import Worker
 

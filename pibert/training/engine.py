@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from pibert.data.dataset import BatchOrder, Samples, make_loader
 from pibert.data.resident import ResidentLoader
 from pibert.fields import Batch
+from pibert.progress import Reporter
 from pibert.training.checkpoints import Checkpoints, SaveBest
 from pibert.training.cuda_graph import GraphRunner, autocast
 from pibert.training.guards import (
@@ -42,7 +43,7 @@ from pibert.training.guards import (
     memory_advice,
     seed_generators,
 )
-from pibert.training.journal import Journal, LogSums, Reporter, Silent, means, with_skill
+from pibert.training.journal import Journal, LogSums, means, with_skill
 from pibert.training.loggers import Loggers
 from pibert.training.objectives import Objective
 from pibert.training.optimizers import (
@@ -56,7 +57,7 @@ from pibert.training.processes import Processes, launch
 from pibert.training.settings import FitConfig, Fitted, Hardware
 from pibert.training.state import FILE, Progress, has_state
 
-__all__ = ["FitConfig", "Fitted", "Hardware", "Reporter", "Silent", "fit", "launch"]
+__all__ = ["FitConfig", "Fitted", "Hardware", "Reporter", "fit", "launch"]
 
 ONE_DEVICE = Hardware()
 SNAPSHOT = "nonfinite.safetensors"
@@ -136,7 +137,7 @@ def fit(
             hardware=hardware,
             identity=identity,
             settings=settings,
-            reporter=reporter or Silent(),
+            reporter=reporter or Reporter(),
             fabric=fabric,
             signals=signals,
             save_best=save_best,
@@ -190,7 +191,7 @@ class Run:
         self.processes = processes = Processes(fabric)
         self.device = processes.device
         is_first = processes.is_first
-        self.reporter = reporter if is_first else Silent()
+        self.reporter = reporter if is_first else Reporter()
         self.journal = Journal(folder, self.reporter.say)
         self.loggers = Loggers(config.logger, folder, settings or vars(config), self.reporter.say)
         self.order, self.batches = self._loader(train, config.batch_size, shuffle=True)

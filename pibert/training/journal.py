@@ -1,4 +1,4 @@
-"""The log of a run: means of logged values, a JSON line per epoch, reporters.
+"""The log of a run: means of logged values and a JSON line per epoch.
 
 ``log.jsonl`` has a first line of kind "start" and a line of kind "epoch" for every epoch (and one
 of kind "stopped" if a stage ended before its last epoch, with the reason):
@@ -18,54 +18,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pibert.data.partial import remove_leftovers, replace_file
-from pibert.textfiles import parse_json, read_text
+from pibert.files import parse_json, read_text
 
 FILE = "log.jsonl"
-
-
-@runtime_checkable
-class Reporter(Protocol):
-    """Receives the progress of a run. Only the first process reports."""
-
-    def describe(self, lines: Iterable[str]) -> None:
-        """Before training: model, flows and schedule."""
-
-    def start(self, total_steps: int, done: int) -> None:
-        """Training begins; ``done`` steps are complete already."""
-
-    def step(self, done: int, loss: float) -> None:
-        """``done`` steps are complete; the loss is that of the last checked step."""
-
-    def epoch(self, record: Mapping[str, Any]) -> None:
-        """An epoch is finished: its line in the log."""
-
-    def say(self, text: str) -> None:
-        """A note for the user."""
-
-    def simulated(self, samples: int | float) -> None:
-        """Before training: the number of samples of a data set that have been simulated."""
-
-
-class Silent:
-    """A reporter that ignores everything."""
-
-    def describe(self, lines: Iterable[str]) -> None: ...
-
-    def start(self, total_steps: int, done: int) -> None: ...
-
-    def step(self, done: int, loss: float) -> None: ...
-
-    def epoch(self, record: Mapping[str, Any]) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def simulated(self, samples: int | float) -> None: ...
 
 
 class LogSums:

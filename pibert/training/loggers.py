@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pibert.textfiles import read_json
+from pibert.files import read_json
 from pibert.training.processes import find_fabric
 from pibert.training.settings import LoggerChoice
 

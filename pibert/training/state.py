@@ -29,8 +29,7 @@ from torch import Tensor
 
 from pibert.config import as_kind
 from pibert.data.partial import remove_leftovers, replace_file
-from pibert.tensorfiles import read_safetensors
-from pibert.textfiles import parse_json
+from pibert.files import parse_json, read_safetensors
 
 FORMAT, VERSION = "pibert-state", 1
 FILE, PREVIOUS = "state.safetensors", "state-previous.safetensors"

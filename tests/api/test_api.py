@@ -199,7 +199,7 @@ def test_the_same_call_resumes_and_another_one_gets_its_own_folder(
     whole = fit(waves(), epochs=4, out="whole")
     epochs = []
 
-    def stop(self: engine.Silent, record: Any) -> None:
+    def stop(self: engine.Reporter, record: Any) -> None:
         epochs.append(record["epoch"])
         if len(epochs) == 2:
             raise KeyboardInterrupt

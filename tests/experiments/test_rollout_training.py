@@ -21,7 +21,7 @@ from pibert.data.splits import Shares
 from pibert.experiments import Experiment, Finished, resume, run
 from pibert.experiments.experiment import DataConfig, ModelConfig, RolloutTraining
 from pibert.experiments.run_folder import curves_of, unfinished
-from pibert.training.engine import Silent
+from pibert.training.engine import Reporter
 from pibert.training.journal import read_log
 from pibert.training.objectives import RolloutConfig
 from pibert.training.settings import FitConfig
@@ -87,7 +87,7 @@ def test_a_run_that_was_stopped_in_any_stage_ends_with_the_same_weights(
 ) -> None:
     stopped = tmp_path / "stopped"
 
-    class Stopper(pibert.training.engine.Silent):
+    class Stopper(pibert.training.engine.Reporter):
         def epoch(self, record: Mapping[str, Any]) -> None:
             if (stopped / after / "log.jsonl").exists():
                 raise KeyboardInterrupt
@@ -102,10 +102,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pibert.experiments import run
-from pibert.training.engine import Silent
+from pibert.training.engine import Reporter
 from tests.experiments.test_rollout_training import EXPERIMENT, STAGE, replace
 
-class Killer(Silent):
+class Killer(Reporter):
     def step(self, done, loss):
         if done == 7 and (Path(sys.argv[1]) / "log.jsonl").exists():
             os.kill(os.getpid(), signal.SIGKILL)
@@ -155,7 +155,7 @@ def test_flows_that_are_too_short_for_the_rollouts_cost_nothing(tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
-class Notes(Silent):
+class Notes(Reporter):
     def __init__(self) -> None:
         self.notes: list[str] = []
 

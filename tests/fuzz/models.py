@@ -15,10 +15,10 @@ from pibert.config import as_plain, parse
 from pibert.data.dataset import Window
 from pibert.experiments.experiment import DataConfig, Experiment, Pretraining
 from pibert.experiments.run_folder import read_record, unfinished
+from pibert.files import read_safetensors
 from pibert.inference import CalibrationSettings, Predictor, calibrate, load, save_calibration
 from pibert.inference.calibration_file import SHEET, TENSORS, read_calibration
 from pibert.report.curves import read_epochs
-from pibert.tensorfiles import read_safetensors
 from pibert.training.checkpoints import Checkpoints
 from pibert.training.journal import LogSums
 from pibert.training.optimizers import build_optimizers

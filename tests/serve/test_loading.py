@@ -15,8 +15,7 @@ from pibert.inference import CalibratedPredictor, CalibrationSettings, calibrate
 from pibert.inference.calibration_file import SHEET
 from pibert.inference.ensemble import Ensemble
 from pibert.serve.limits import Limits
-from pibert.serve.loading import load_served
-from pibert.serve.models import Served
+from pibert.serve.models import Served, load_served
 from tests.helpers import PATIENCE, refused
 from tests.inference.flows import flows, samples_of, saved
 from tests.inference.small import frames

@@ -42,9 +42,9 @@ from pibert.data.readers.shared.files import expand_pattern, read_head
 from pibert.data.readers.shared.metadata import state_facts, state_recordings
 from pibert.data.readers.shared.regions import flip_recordings, mark_recordings, rotate_recordings
 from pibert.fields import Trajectory
+from pibert.files import require_regular
 from pibert.notes import Note, warn
 from pibert.plugins import Table
-from pibert.regular_files import require_regular
 
 _OWN: dict[str, Any] = {
     "native": native,

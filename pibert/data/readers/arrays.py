@@ -21,7 +21,7 @@ from pibert.data.readers.shared.assembly import join, make_recordings
 from pibert.data.readers.shared.files import expand_pattern, label, shared_folder
 from pibert.data.readers.shared.roles import Variable
 from pibert.data.readers.shared.stores import MemoryStore, Store, Where
-from pibert.regular_files import require_regular
+from pibert.files import require_regular
 
 TITLE = "NumPy arrays (.npy, .npz)"
 HINTS = ("channels", "axes", "shape")

@@ -36,7 +36,7 @@ from pibert.data.readers.recordings import (
 from pibert.data.splits import Segment, Split
 from pibert.data.views import MappedFrames, finite_points, pick
 from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
-from pibert.textfiles import parse_json, read_text
+from pibert.files import parse_json, read_text
 
 TITLE = "CFDBench (cavity, tube, dam, cylinder)"
 ISOLATED = False

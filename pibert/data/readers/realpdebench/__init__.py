@@ -37,8 +37,7 @@ from pibert.data.readers.recordings import (
     reading,
 )
 from pibert.data.splits import Segment, Split
-from pibert.regular_files import require_regular
-from pibert.textfiles import parse_json, read_text
+from pibert.files import parse_json, read_text, require_regular
 
 TITLE = "RealPDEBench (Arrow or raw HDF5)"
 ISOLATED = False

@@ -17,8 +17,7 @@ import numpy as np
 from pibert.data.readers.recordings import SourceError, reading
 from pibert.data.readers.shared.stores import Hdf5Store, Where
 from pibert.data.wording import import_extra
-from pibert.regular_files import require_regular
-from pibert.textfiles import parse_json, read_text
+from pibert.files import parse_json, read_text, require_regular
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _SHAPE = ("shape_t", "shape_h", "shape_w")

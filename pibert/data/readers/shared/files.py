@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from pibert.data.readers.recordings import SourceError
-from pibert.regular_files import require_regular
+from pibert.files import require_regular
 
 _ALWAYS = 256 << 20
 _RATIO = 20

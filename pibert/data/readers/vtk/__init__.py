@@ -20,7 +20,7 @@ from pibert.data.readers.shared.series import CellPlane, Plane, Series, open_ser
 from pibert.data.readers.shared.space import cut_plane
 from pibert.data.readers.vtk.legacy import HEAD, read_legacy
 from pibert.data.readers.vtk.xml import parse, read_xml
-from pibert.textfiles import parse_json, read_text
+from pibert.files import parse_json, read_text
 
 TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .vtm, .pvd, .series)"
 HINTS = ("channels", "shape")

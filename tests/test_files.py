@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pibert import textfiles
-from pibert.textfiles import parse_json, read_json, read_text, read_toml
+from pibert import files
+from pibert.files import parse_json, read_json, read_text, read_toml
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -14,7 +14,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 @pytest.mark.parametrize("levels", [64, 65, 1000, 100_000])
 def test_json_is_refused_from_65_levels_on(levels: int) -> None:
     text = "[" * (levels + 1) + "]" * (levels + 1)
-    if levels <= textfiles.DEEPEST:
+    if levels <= files.DEEPEST:
         parse_json(text)
     else:
         with pytest.raises(ValueError, match="more than 64 nested levels"):
@@ -42,6 +42,6 @@ def test_a_pipe_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_large_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     path.touch()
-    os.truncate(path, textfiles.LARGEST + 1)  # takes no room on the disk
+    os.truncate(path, files.LARGEST + 1)  # takes no room on the disk
     with pytest.raises(ValueError, match="at most 65,536 KiB of text, found 67,108,865 bytes"):
         read_json(path)

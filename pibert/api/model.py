@@ -299,7 +299,7 @@ class Model(Predictor):
             if level is not None and (note := forecaster.ood.note()) is not None:
                 notes.add(note)
             if not scores.numbers:
-                notes.add(recording.why_no_truth(newest, stop))
+                notes.add(recording.why_no_truth())
         about = forecaster.describe(
             source={"file": flow.recordings.path.name, "kind": flow.recordings.kind},
             model=self.card.get("model", {}).get("name", type(self.model).__name__),

@@ -135,7 +135,7 @@ def predict(
     Example: pibert predict 'run/B*.txt' --model runs/demo --dt 0.01 --parameter Re=100 --out a.nc
     """
     run = _Run(path, source, how, as_json)
-    first, stop = run.recording.check_start(how.start)
+    first, _ = run.recording.check_start(how.start)
     ends = {n: stop for n, stop in run.recording.newest_frames().items() if n >= first}
     run.prepare(
         {"mode": "predict", "start": first},
@@ -144,7 +144,7 @@ def predict(
         times=[run.recording.time_after(frame, 1, stop) for frame, stop in ends.items()],
     )
     run.write(run.forecaster.next_frames(first), "frames")
-    run.show_notes(first, stop)
+    run.show_notes()
     if as_json:
         facts = {"frames": len(ends), "scores": run.scores.overall()}
         return show_json(run.summary() | facts)
@@ -208,7 +208,7 @@ def rollout(
         dt=run.recording.time_step,
     )
     done, diverged = run.write(run.forecaster.rollout(newest, stop, steps), "steps")
-    run.show_notes(newest, stop)
+    run.show_notes()
     if as_json:
         runs_away = any(note.code == "divergence" for note in run.notes)
         facts = {
@@ -377,7 +377,7 @@ class _Run:
     def written(self) -> list[str]:
         return [str(target) for writer in self._writers for target in writer.targets]
 
-    def show_notes(self, newest: int, stop: int) -> None:
+    def show_notes(self) -> None:
         """Report out-of-distribution input, low coverage, and why nothing was scored."""
         from pibert.inference.conformal import is_short
 
@@ -385,7 +385,7 @@ class _Run:
         if (note := self.forecaster.ood.note()) is not None:
             self.notes.add(note)
         if not self.scores.numbers:
-            self.notes.add(self.recording.why_no_truth(newest, stop))
+            self.notes.add(self.recording.why_no_truth())
         elif shares := self.scores.overall().get("coverage"):
             name, share = min(shares.items(), key=lambda pair: pair[1])
             if is_short(share, level):

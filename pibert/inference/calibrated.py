@@ -7,7 +7,7 @@ grid.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,16 +22,9 @@ from pibert.inference.ensemble import Ensemble
 from pibert.inference.model_file import find_model
 from pibert.inference.model_input import ModelInput
 from pibert.inference.ood import OODResult, scored_spec, window_scores
-from pibert.inference.predictor import (
-    Block,
-    Prediction,
-    PredictionIntervals,
-    PredictionStream,
-    Predictor,
-)
+from pibert.inference.predictor import Block, Prediction, PredictionStream, Predictor
 from pibert.inference.predictor import load as load_predictor
 from pibert.inference.windows import Forecast, Windows
-from pibert.notes import Note
 
 Beyond = Literal["refuse", "last", "nan"]
 
@@ -145,7 +138,7 @@ class CalibratedPredictor:
         level: float = 0.9,
         false_alarms: float | None = None,
         beyond: Beyond = "refuse",
-    ) -> "CalibratedStream":
+    ) -> PredictionStream:
         """A rollout ready to begin.
 
         Args:
@@ -165,8 +158,8 @@ class CalibratedPredictor:
                 "calibrate more (--leads), or use the last intervals for all later frames: "
                 "beyond='last'"
             )
-        self.predictor.require_head("forward")
-        return CalibratedStream(self, given, steps, level, false_alarms, beyond)
+        intervals = RolloutIntervals(self, given, level, false_alarms, beyond)
+        return self.predictor.stream(given, steps, intervals)
 
     def detect_ood(
         self,
@@ -217,60 +210,41 @@ class CalibratedPredictor:
         return replace(found, **arrays), None if consistency is None else given.map(consistency)
 
 
-class CalibratedStream(PredictionStream):
-    """A rollout in progress whose blocks have prediction intervals."""
+class RolloutIntervals:
+    """Prediction intervals and the out-of-distribution warning of one rollout."""
 
     def __init__(
         self,
         owner: CalibratedPredictor,
         given: ModelInput,
-        steps: int | None,
         level: float,
         false_alarms: float | None,
         beyond: Beyond,
     ) -> None:
-        super().__init__(given, steps, len(owner.predictor.models))
+        self.level, self._input, self._spec = level, given, owner.spec
         self._quantiles = owner.calibration.quantiles(level)
-        self._difficulty, self._spec = owner.calibration.difficulty, owner.spec
-        self._level, self._beyond = level, beyond
+        self._difficulty, self._beyond = owner.calibration.difficulty, beyond
         self.ood, self.consistency = owner.detect(given, false_alarms)
         self._newest = given.on_model[:, -1:].cpu()
         seen = given.seen.cpu()
         self._known = given.regridding.map_to_caller(torch.zeros(seen.shape), seen).isfinite()
 
-    def take(self, outputs: Sequence[Tensor]) -> Block:
-        """The frames of each model's output, with intervals."""
-        start, block = self.done, super().take(outputs)
-        frames, seen = block.on_model.cpu(), self.input.seen.cpu()
+    def half_widths(self, block: Block, start: int) -> Tensor:
+        """Of a block of which ``start`` frames came before, on the caller's grid."""
+        frames, seen = block.on_model.cpu(), self._input.seen.cpu()
         forecast = Forecast(
             prediction=frames,
             before=torch.cat((self._newest, frames[:, :-1]), dim=1),
             spread=None if block.spread is None else block.spread.cpu(),
             seen=seen,
-            parameters=self.input.parameters.cpu(),
+            parameters=self._input.parameters.cpu(),
         )
         self._newest = frames[:, -1:]
-        leads, last = torch.arange(start, self.done), len(self._quantiles) - 1
+        leads, last = torch.arange(start, start + frames.shape[1]), len(self._quantiles) - 1
         scales = self._difficulty.scales(forecast, self._spec, start)
         half = self._quantiles[leads.clamp(max=last)].to(scales)[..., None, None] * scales
-        half = self.input.regridding.to_caller(half, seen, bounded=True)
+        half = self._input.regridding.to_caller(half, seen, bounded=True)
         has_interval = self._known[:, None, None]
         if self._beyond == "nan":
             has_interval = has_interval & (leads <= last)[:, None, None, None]
-        return replace(block, half=torch.where(has_interval, half, torch.nan).to(block.frames))
-
-    def prediction(self, block: Block, start: int, notes: Sequence[Note]) -> Prediction:
-        """A block of which ``start`` frames came before, in the caller's kind."""
-        assert block.half is not None
-        as_frames = self.input.kind.frames
-        return Prediction(
-            fields=as_frames(block.frames, start),
-            intervals=PredictionIntervals(
-                low=as_frames(block.frames - block.half, start),
-                high=as_frames(block.frames + block.half, start),
-                level=self._level,
-            ),
-            ood=self.ood,
-            consistency=self.consistency,
-            notes=tuple(notes),
-        )
+        return torch.where(has_interval, half, torch.nan).to(block.frames)

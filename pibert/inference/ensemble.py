@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pibert.fields import FieldSpec
 from pibert.inference.predictor import Predictor
 
 
@@ -27,17 +26,11 @@ class Ensemble(Predictor):
         self.members = tuple(members)
         self.models = tuple(member.model for member in members)
         for number, other in enumerate(self.members[1:], 2):
-            for what in ("history", "horizon", "normalizer"):
-                mine, theirs = getattr(first, what), getattr(other, what)
-                if mine != theirs:
-                    raise ValueError(
-                        f"expected members of one experiment, found {what} {mine} of the first and "
-                        f"{theirs} of member {number}; run it again with another seed alone"
-                    )
-            if _without_ranges(first.spec) != _without_ranges(other.spec):
+            mine, theirs = _kind(first), _kind(other)
+            if differing := [what for what in mine if mine[what] != theirs[what]]:
                 raise ValueError(
-                    f"expected members of one experiment, found other fields in member {number}; "
-                    "run it again with another seed alone"
+                    f"expected members of one experiment, found another {differing[0]} in member "
+                    f"{number}; run it again with another seed alone"
                 )
         if len({member.weights_sha256 for member in self.members}) < len(self.members):
             raise ValueError("expected members that differ, found the same weights twice")
@@ -57,9 +50,12 @@ class Ensemble(Predictor):
             member.require_head(head)
 
 
-def _without_ranges(spec: FieldSpec) -> dict[str, Any]:
-    """A spec as plain JSON without the parameter ranges, which older files lack."""
-    parameters = tuple(
-        replace(parameter, lowest=None, highest=None) for parameter in spec.parameters
-    )
-    return replace(spec, parameters=parameters).to_dict()
+def _kind(member: Predictor) -> dict[str, Any]:
+    """What members have in common; older files lack the ranges of parameters."""
+    parameters = tuple(replace(own, lowest=None, highest=None) for own in member.spec.parameters)
+    return {
+        "history": member.history,
+        "horizon": member.horizon,
+        "normalizer": member.normalizer,
+        "spec": replace(member.spec, parameters=parameters).to_dict(),
+    }

@@ -1,7 +1,6 @@
 """Filling missing vectors and replacing outliers of a recording with a pretrained model."""
 
 import math
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,18 +28,9 @@ def fill_settings(
         noise: Accepted fluctuation of the velocity; None: a tenth of its deviation in a recording.
     """
     if not predictor.card["trained"]["reconstruct"]:
-        pretrained = folder / "pretraining"
         remedy = "pretrain one: pibert pretrain --config FILE --out RUN"
-        if (pretrained / "model.json").exists():
-            remedy = f"use its pretraining: --model {pretrained}"
-        elif (folder / "config.json").exists():
-            name = shlex.quote(str(folder))
-            can = hasattr(predictor.model, "reconstruct")
-            options = "" if can else " --set model.name=pibert-mr"
-            remedy = (
-                f"pretrain one on the same flows: pibert pretrain --config {name}{options} --out "
-                f"{name}-pretrained, and use --model {name}-pretrained"
-            )
+        if (folder / "pretraining" / "model.json").exists():
+            remedy = f"use its pretraining: --model {folder / 'pretraining'}"
         raise ValueError(
             f"{folder}: this model was not trained to fill gaps; {remedy}, or fill "
             "without a model: pibert fill FILE --out OUT"

@@ -61,16 +61,10 @@ class OODSummary:
         if not self.windows:
             return None
         total, worst = len(self.windows), min(self.windows, key=lambda window: window["p"])
-        found = f"least p = {worst['p']:.3g} from frame {worst['frame']} of {total} inputs"
-        if total == 1:
-            found = f"p = {worst['p']:.3g}"
-        found += f", most unusual: {worst['reason']}"
-        if shares := [window["unknown"] for window in self.windows if window["limited"]]:
-            found += (
-                f"; {len(shares)} of {total} inputs have more unknown points (up to "
-                f"{max(shares):.2%}) than the calibration data (at most {self.most_unknown:.2%}), "
-                "so that only some scores count"
-            )
+        found = f"p = {worst['p']:.3g} from frame {worst['frame']}, most unusual: {worst['reason']}"
+        if limited := sum(window["limited"] for window in self.windows):
+            found += f"; {limited} of {total} inputs have more unknown points than the calibration"
+            found += f" data ({self.most_unknown:.2%}), so that only some scores count"
         at = f"p <= {self.rate:g}"
         if self.num_flagged:
             text = f"out of distribution: {self.num_flagged} of {total} inputs are unlike the "
@@ -112,19 +106,14 @@ class Forecaster:
         recording = self.recording
         ends = {n: stop for n, stop in recording.newest_frames().items() if n >= start}
         for frames in recording.batches(list(ends)):
-            stop = ends[frames[0]]
             fields, known = recording.windows(frames)
-            prediction, intervals = self._step(frames, fields, known)
-            times = [recording.time_after(frame, 1, stop) for frame in frames]
-            block = Block(
-                fields=prediction,
-                time=torch.tensor(times, dtype=torch.float64),
-                number=torch.tensor(frames) + 1,
-                known=known,
-                truth=recording.truth_after([(frame, 1) for frame in frames], stop),
-                **intervals,
+            predicted, intervals = self._step(frames, fields, known)
+            pairs = [(frame, 1) for frame in frames]
+            numbers = torch.tensor(frames) + 1
+            yield (
+                self._block(predicted, known, numbers, pairs, ends[frames[0]], intervals),
+                fields[:, -1],
             )
-            yield block, fields[:, -1]
 
     def _step(
         self, frames: list[int], fields: Tensor, known: Tensor
@@ -158,18 +147,32 @@ class Forecaster:
                 intervals = {"low": found.intervals.low[0], "high": found.intervals.high[0]}
                 if not done:
                     self.ood.add([newest], found)
-            numbers = range(done + 1, done + len(frames) + 1)
-            times = [recording.time_after(newest, number, stop) for number in numbers]
-            block = Block(
-                fields=frames,
-                time=torch.tensor(times, dtype=torch.float64),
-                number=torch.tensor(numbers),
-                known=known.expand(len(frames), -1, -1),
-                truth=recording.truth_after([(newest, number) for number in numbers], stop),
-                **intervals,
-            )
+            pairs = [(newest, done + number) for number in range(1, len(frames) + 1)]
+            numbers = torch.arange(done + 1, done + len(frames) + 1)
+            here = known.expand(len(frames), -1, -1)
+            block = self._block(frames, here, numbers, pairs, stop, intervals)
             yield block, fields[0, -1:].expand_as(frames)
             done += len(frames)
+
+    def _block(
+        self,
+        fields: Tensor,
+        known: Tensor,
+        number: Tensor,
+        pairs: list[tuple[int, int]],
+        stop: int,
+        intervals: dict[str, Tensor],
+    ) -> Block:
+        """Predicted frames with their times and true frames; ``pairs`` as for ``truth_after``."""
+        times = [self.recording.time_after(frame, steps, stop) for frame, steps in pairs]
+        return Block(
+            fields=fields,
+            time=torch.tensor(times, dtype=torch.float64),
+            number=number,
+            known=known,
+            truth=self.recording.truth_after(pairs, stop),
+            **intervals,
+        )
 
     def _predictions(self, fields: Tensor, known: Tensor, steps: int) -> Iterator[Prediction]:
         recording = self.recording

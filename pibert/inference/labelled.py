@@ -21,7 +21,7 @@ from torch import Tensor
 from pibert.data.provenance import FRAMES
 from pibert.data.units import VELOCITY, Unit, parse_unit
 from pibert.fields import FieldSpec, Grid
-from pibert.inference.arrays import Arrays, Converted, Mask, as_tensor, check_frames, known_of
+from pibert.inference.model_input import Arrays, Converted, Mask, as_tensor, check_frames, known_of
 from pibert.notes import Note
 
 CHANNEL_AXES = ("channel", "variable")

@@ -13,27 +13,21 @@ gradient also reaches the weights: ``torch.autograd.grad`` of the input alone do
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid, Normalizer
-from pibert.inference.arrays import Fields, Mask
 from pibert.inference.explanation import Explanation, residual_maps, token_maps
-from pibert.inference.model_file import (
-    HEADS,
-    Card,
-    choose_device,
-    read_model,
-)
-from pibert.inference.model_input import ModelInput, Parameters
-from pibert.notes import Note, warn
+from pibert.inference.model_file import HEADS, Card, check_channels, choose_device, read_model
+from pibert.inference.model_input import Fields, Mask, ModelInput, Parameters
+from pibert.notes import Note, Notes, warn
 from pibert.rollout import Rollout
 
 RUNAWAY = 20.0
@@ -112,6 +106,17 @@ class RolloutDiverged(FloatingPointError):
     """The frames before, of ``rollout`` and ``predict``; None if there are none."""
 
 
+class Intervals(Protocol):
+    """Prediction intervals of one rollout, as ``calibrated.RolloutIntervals`` computes them."""
+
+    level: float
+    ood: Any
+    consistency: Any
+
+    def half_widths(self, block: Block, start: int) -> Tensor:
+        """Of a block of which ``start`` frames came before, on the caller's grid."""
+
+
 class PredictionStream:
     """A rollout in progress, which ``Predictor.advance`` continues.
 
@@ -119,14 +124,21 @@ class PredictionStream:
         model_input: The first window.
         steps: Frames to predict. None: no limit.
         num_models: Members of an ensemble, each of which rolls out by itself.
+        intervals: Of a calibrated model.
     """
 
-    def __init__(self, model_input: ModelInput, steps: int | None, num_models: int = 1) -> None:
+    def __init__(
+        self,
+        model_input: ModelInput,
+        steps: int | None,
+        num_models: int = 1,
+        intervals: Intervals | None = None,
+    ) -> None:
         if steps is not None and steps < 1:
             raise ValueError(f"expected at least 1 step, found {steps}")
         window = model_input.standardised()
         x, channels = window.flatten(1, 2), window.shape[2]
-        self.input, self.steps = model_input, steps
+        self.input, self.steps, self._intervals = model_input, steps, intervals
         self.rollouts = [Rollout(x, model_input.seen, channels, steps) for _ in range(num_models)]
         # Samples that begin far from the training data, which has its own note, may go further.
         self._limit = (2 * window.abs().flatten(1).amax(1)).clamp(min=RUNAWAY)
@@ -153,16 +165,32 @@ class PredictionStream:
         for values in (z, frames):  # a large standard deviation can overflow the second alone
             if not bool(values.isfinite().all()):
                 raise _divergence_error(values, start)
-        return Block(
+        block = Block(
             frames=frames,
             on_model=on_model,
             spread=torch.stack(members).std(0) if len(members) > 1 else None,
             notes=self._divergence_note(self.input.hidden(z), start),
         )
+        if self._intervals is None:
+            return block
+        return replace(block, half=self._intervals.half_widths(block, start))
 
-    def prediction(self, block: Block, start: int, notes: Sequence[Note]) -> Prediction:
+    def prediction(self, block: Block, start: int, notes: Iterable[Note]) -> Prediction:
         """A block of which ``start`` frames came before, in the caller's kind."""
-        return Prediction(fields=self.input.kind.frames(block.frames, start), notes=tuple(notes))
+        as_frames, half, made = self.input.kind.frames, block.half, self._intervals
+        fields = as_frames(block.frames, start)
+        if made is None or half is None:
+            return Prediction(fields=fields, notes=tuple(notes))
+        low, high = (
+            as_frames(bound, start) for bound in (block.frames - half, block.frames + half)
+        )
+        return Prediction(
+            fields=fields,
+            intervals=PredictionIntervals(low=low, high=high, level=made.level),
+            ood=made.ood,
+            consistency=made.consistency,
+            notes=tuple(notes),
+        )
 
     def _divergence_note(self, z: Float[Tensor, "b t c y x"], start: int) -> tuple[Note, ...]:
         """A note when standardised frames leave the range of the training data, at most once."""
@@ -238,12 +266,7 @@ class Predictor:
         self.card: Card = card or {}
         if chunk < 1:
             raise ValueError(f"expected a chunk of at least 1 sample, found {chunk}")
-        names = self.spec.channels
-        if len(normalizer.mean) != len(names):
-            raise ValueError(
-                f"expected a normalizer for the channels {list(names)}, found "
-                f"{len(normalizer.mean)} means"
-            )
+        check_channels(normalizer, self.spec)
 
     def __repr__(self) -> str:
         spec, grid = self.spec, self.spec.grid
@@ -377,10 +400,12 @@ class Predictor:
 
         return blocks()
 
-    def stream(self, given: ModelInput, steps: int | None) -> PredictionStream:
+    def stream(
+        self, given: ModelInput, steps: int | None, intervals: Intervals | None = None
+    ) -> PredictionStream:
         """A rollout ready to begin. ``steps`` None: no limit."""
         self.require_head("forward")
-        return PredictionStream(given, steps, len(self.models))
+        return PredictionStream(given, steps, len(self.models), intervals)
 
     def prepare(
         self,
@@ -407,17 +432,11 @@ class Predictor:
             notes, start = [], stream.done
 
     def collect(
-        self, stream: PredictionStream, on_note: Callable[[Note], None] = lambda note: None
+        self, stream: PredictionStream, on_note: Callable[[Note], None] | None = None
     ) -> Prediction:
         """All frames of a rollout; notes are also reported as they arise."""
-        notes: list[Note] = []
-
-        def add(new: Sequence[Note]) -> None:
-            notes.extend(new)
-            for note in new:
-                on_note(note)
-
-        add(stream.input.notes)
+        notes = Notes(on_note)
+        notes.extend(stream.input.notes)
         # Filled block by block: a list of blocks would take twice the memory.
         whole: dict[str, Tensor] = {}
         start = 0
@@ -429,8 +448,9 @@ class Predictor:
 
         try:
             for block in self.blocks(stream):
-                add(block.notes)
-                for name, part in (("frames", block.frames), ("half", block.half)):
+                notes.extend(block.notes)
+                parts = {"frames": block.frames, "half": block.half}
+                for name, part in parts.items():
                     if part is not None:
                         if name not in whole:
                             shape = (len(part), stream.steps or 0, *part.shape[2:])

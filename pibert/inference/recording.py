@@ -306,18 +306,13 @@ class FittedRecording:
         limit = min(SAME_STEP * self.time_step, 0.5 * float(self.trajectory.time.diff().min()))
         return frame + 1 + nearest if float(off[nearest]) <= limit else None
 
-    def why_no_truth(self, newest: int, stop: int) -> Note:
-        """Why nothing predicted from a frame on can be compared."""
-        if self.is_predicted:
-            why = "the recording is itself a prediction, not ground truth"
-        elif newest + 1 >= stop:
-            why = "the recording ends at the start"
-        elif self.keeps_time_step:
-            why = "no point of the predicted frames was measured"
-        else:
+    def why_no_truth(self) -> Note:
+        """A note where nothing that was predicted can be compared."""
+        why = "the recording is itself a prediction, not ground truth"
+        if not self.is_predicted:
             why = (
-                f"no frame was recorded at the time of a predicted one (recorded {self.dt:g} "
-                f"apart, the model's time step is {self.time_step:g})"
+                f"no measured frame at the time of a predicted one (recorded {self.dt:g} apart, "
+                f"the model's time step is {self.time_step:g})"
             )
         return Note("no-truth", f"{why}: nothing to compare with", severity="info")
 

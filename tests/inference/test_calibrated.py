@@ -271,7 +271,7 @@ def test_an_ensemble_is_of_different_weights_of_one_kind(tmp_path: Path):
         ([one], "two or more"),
         ([one, one], "twice"),
         ([one, other], "normalizer"),
-        ([one, slower], "other fields in member 2"),
+        ([one, slower], "spec in member 2"),
     ):
         with refused(named):
             Ensemble(members)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pibert.cli.options import Json, SourceOptions, choice, option, with_options
-from pibert.cli.terminal import say, show_json, show_note
+from pibert.cli.terminal import say, show_json, show_note, show_table
 from pibert.notes import Note, Notes, collecting
 
 if TYPE_CHECKING:
@@ -140,11 +139,9 @@ def _show(
         show_note(note)
     if rows:
         say(console, "Coverage of each trajectory by intervals from the others:")
-        table = Table("level", "lead", "channel", "coverage", "lowest", "highest")
-        for row in rows:
-            shares = (f"{row[key]:.3f}" for key in ("coverage", "lowest", "highest"))
-            table.add_row(f"{row['level']:g}", str(row["lead"]), row["channel"], *shares)
-        console.print(table)
+        columns = ("level", "lead", "channel", "coverage", "lowest", "highest")
+        texts = ([v if isinstance(v, str) else f"{v:.3g}" for v in row.values()] for row in rows)
+        show_table(console, columns, texts)
     say(console, f"Wrote {folder / SHEET}.")
     elsewhere = model.resolve() != folder.resolve()
     where = f" --calibration {shlex.quote(str(folder))}" if elsewhere else ""
@@ -155,15 +152,9 @@ def _show(
 def _notes_on(calibration: "Calibration", rows: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
     """Notes on a warning that cannot flag anything, and on intervals that cover too little."""
     from pibert.inference.conformal import is_short
-    from pibert.inference.ood import RATE
 
-    lowest = calibration.detector.lowest
-    if lowest > RATE:
-        text = (
-            f"the out-of-distribution warning cannot flag any input at the accepted rate of "
-            f"{RATE:g}: with {calibration.count} calibration units no p-value is below {lowest:.3g}"
-        )
-        yield Note("ood-unresolved", text, calibration.remedy)
+    if (note := calibration.detector.note()) is not None:
+        yield note
     if not rows:
         return
     worst = min(rows, key=lambda row: row["coverage"] - row["level"])

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from pibert.cli.options import Json, complete_candidates, complete_comparison, option
-from pibert.cli.terminal import say, show_json
+from pibert.cli.terminal import say, show_json, show_table
 
 if TYPE_CHECKING:
     from pibert.comparison import Comparison, Job
+
+_NARROW: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
+"""Tables that fit eighty columns."""
 
 
 def compare(
@@ -189,17 +191,9 @@ def _show_ranking(
 ) -> None:
     from pibert.comparison.results import RANKING_COLUMNS, ranking_table
 
-    table = Table(
-        title=f"{name}: next frame, {facts['test_frames']} test frames",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),  # to fit eighty columns
-        pad_edge=False,
-    )
-    for column in RANKING_COLUMNS:
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
-    for row in ranking_table(results, name):
-        table.add_row(*row)
-    console.print(table)
+    title = f"{name}: next frame, {facts['test_frames']} test frames"
+    rows = ranking_table(results, name)
+    show_table(console, RANKING_COLUMNS, rows, numbers=True, title=title, **_NARROW)
     say(console, f"Intervals: {facts['intervals']}. Skill: 1 - error / error of persistence.")
     if "free_run" in facts:
         _show_free_runs(console, name, facts, results["records"])
@@ -212,11 +206,8 @@ def _show_free_runs(
     runs = facts["free_run"]
     title = f"{name}: {runs['runs']} free runs of up to {max(runs['frames'])} frames"
     columns = ("mean_error", "stress_error", "energy_ratio", "strouhal_error", "survival")
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("model", no_wrap=True)
-    for column in (*columns, "diverged"):
-        words = {"survival": "frames survived"}.get(column, column.replace("_", " "))
-        table.add_column(words, justify="right", min_width=max(map(len, words.split())))
+    names = ("model", *(column.replace("_", " ") for column in columns), "diverged")
+    rows = []
     for model in (*(row["model"] for row in facts["ranking"]), "truth"):
         cells = []
         for metric in (*columns, "diverged"):
@@ -227,9 +218,9 @@ def _show_free_runs(
             cells.append(mean)
         if model == "truth":
             model, cells[-2:] = "truth against itself", ["", ""]
-        table.add_row(model, *cells)
-    console.print(table)
-    say(console, "Diverged: share of the runs. –: not defined, or a run diverged.")
+        rows.append((model, *cells))
+    show_table(console, names, rows, numbers=True, title=title, **_NARROW)
+    say(console, "Survival: frames before a run diverged. –: not defined, or a run diverged.")
 
 
 def _show_tuning(console: Console, rows: list[Mapping[str, Any]]) -> None:

@@ -16,10 +16,9 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 
 from pibert.cli.options import choice, option
-from pibert.cli.terminal import progress_bar, say
+from pibert.cli.terminal import progress_bar, say, show_table
 
 if TYPE_CHECKING:
     from pibert.data.download import Hub, RemoteFile
@@ -182,10 +181,6 @@ def _update(progress: Progress, task: TaskID, done: int, total: int) -> None:
 def _show_sizes(console: Console, missing: "set[RemoteFile]", present: "set[RemoteFile]") -> None:
     from pibert.data.download import size_text
 
-    table = Table("folder")
-    for heading in ("files", "to fetch", "already present"):
-        table.add_column(heading, justify="right")
-
     def row(title: str, folder: PurePosixPath | None) -> list[str]:
         groups = [
             [f.size for f in files if folder in (None, PurePosixPath(f.path).parent)]
@@ -193,8 +188,6 @@ def _show_sizes(console: Console, missing: "set[RemoteFile]", present: "set[Remo
         ]
         return [title, str(sum(map(len, groups))), *(size_text(sum(sizes)) for sizes in groups)]
 
-    for folder in sorted({PurePosixPath(file.path).parent for file in missing | present}):
-        table.add_row(*row(str(folder), folder))
-    table.add_section()
-    table.add_row(*row("total", None))
-    console.print(table)
+    folders = sorted({PurePosixPath(file.path).parent for file in missing | present})
+    rows = [*(row(str(folder), folder) for folder in folders), row("total", None)]
+    show_table(console, ("folder", "files", "to fetch", "already present"), rows, numbers=True)

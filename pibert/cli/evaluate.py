@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pibert.cli.options import Json, SourceOptions, option, with_options
-from pibert.cli.terminal import NotePrinter, digits, leads_shown, say, show_json
+from pibert.cli.terminal import NotePrinter, digits, leads_shown, say, show_json, show_table
 from pibert.notes import collecting
 
 _SHARES = ("skill", "correlation", "diverged")
@@ -87,7 +85,7 @@ def evaluate(
             console,
             f"{filled:,} points of these frames were filled, not measured; they are not scored",
         )
-    console.print(_pointwise_table(card))
+    show_table(console, *_pointwise_table(card))
     say(
         console,
         "lpcc: correlation of prediction and truth. skill: 1 is perfect, 0 as good as repeating "
@@ -104,13 +102,13 @@ def evaluate(
     say(console, f"All numbers: {out / 'scores.json'}")
 
 
-def _pointwise_table(card: Mapping[str, Any]) -> Table:
+def _pointwise_table(card: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Metrics by component; a common unit stands with the metric, others with the values."""
     entries, found = (card[key]["physical/pointwise"] for key in ("entries", "values"))
     values = {(e["metric"], e["component"]): v for e, v in zip(entries, found, strict=True)}
     units = {(e["metric"], e["component"]): e["unit"] for e in entries}
     components = list(dict.fromkeys(component for _, component in units))
-    table = Table("metric", *components)
+    rows = []
     for metric in dict.fromkeys(metric for metric, _ in units if metric != _ALIAS):
         shown = [units.get((metric, component), "1") for component in components]
         common = {units[key] for key in units if key[0] == metric}
@@ -119,8 +117,8 @@ def _pointwise_table(card: Mapping[str, Any]) -> Table:
             name, shown = f"{metric} [{common.pop()}]", ["1"] * len(components)
         numbers = (digits(values.get((metric, component))) for component in components)
         cells = (n if u == "1" else f"{n} {u}" for n, u in zip(numbers, shown, strict=True))
-        table.add_row(Text(name), *map(Text, cells))
-    return table
+        rows.append([name, *cells])
+    return ["metric", *components], rows
 
 
 def _show_flows(console: Console, found: Mapping[str, Any]) -> None:
@@ -133,7 +131,7 @@ def _show_flows(console: Console, found: Mapping[str, Any]) -> None:
         key=lambda n: [found[kind][n]["parameters"].get(name, math.inf) for name in names],
     )
     count = {"flows": "flow", "conditions": "flows"}[kind]
-    table = Table(count, *names, "nmse", "skill", "share of error")
+    rows = []
     for n in shown[:: math.ceil(len(shown) / _MOST_FLOWS)]:
         row = found[kind][n]
         values = (row["parameters"].get(name) for name in names)
@@ -142,9 +140,9 @@ def _show_flows(console: Console, found: Mapping[str, Any]) -> None:
         cells += [digits(errors[metric][n]) for metric in ("nmse", "skill")]
         share = errors["squared_error_share"][n]
         first = row["name"] if kind == "flows" else str(row["flows"])
-        table.add_row(*map(Text, (first, *cells, "-" if share is None else f"{share:.1%}")))
+        rows.append((first, *cells, "-" if share is None else f"{share:.1%}"))
     say(console, f"Next frame of each {kind.removesuffix('s')}, all channels together:")
-    console.print(table)
+    show_table(console, (count, *names, "nmse", "skill", "share of error"), rows)
     if len(shown) > _MOST_FLOWS:
         say(console, f"Not all of the {len(shown)} are shown; scores.json has them.")
     if any(flow["outside"] for flow in found["flows"]):
@@ -160,14 +158,15 @@ def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
     wanted = leads_shown(rolled["steps"])
     # The RMSE, which has a unit, is in the JSON: the table would not fit a terminal.
     metrics = [m for m, values in rolled["by_step"][1].items() if "all" in values and m != "rmse"]
-    table = Table("step", *(metric.replace("_", " ") for metric in metrics))
+    columns = ("step", *(metric.replace("_", " ") for metric in metrics))
+    rows = []
     for step, scores in rolled["by_step"].items():
         if step in wanted:
             values = {metric: scores[metric]["all"] for metric in metrics}
             cells = (f"{v:.3f}" if m in _SHARES else digits(v) for m, v in values.items())
-            table.add_row(str(step), *cells)
+            rows.append((str(step), *cells))
     say(console, f"Rollouts from {counted(rolled['starts'], 'start')}, all channels together:")
-    console.print(table)
+    show_table(console, columns, rows)
     stable = digits(rolled["summary"]["stable_horizon"])
     say(
         console,
@@ -178,22 +177,18 @@ def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
 
 def _show_coverage(console: Console, scores: Mapping[str, Any]) -> None:
     """Print coverage and CRPS of the prediction intervals by lead time."""
-    named = [
-        (place, f"{e['metric']} {e['component']}" + ("" if e["unit"] == "1" else f" [{e['unit']}]"))
-        for place, e in enumerate(scores["entries"])
+    columns = (f"{e['metric']} {e['component']}{_bracketed(e['unit'])}" for e in scores["entries"])
+    rows = [
+        (str(step), *map(digits, scores["values"][step - 1]))
+        for step in sorted(leads_shown(scores["steps"]) & set(range(1, scores["steps"] + 1)))
     ]
-    table = Table("step", *(name for _, name in named))
-    for step in sorted(leads_shown(scores["steps"]) & set(range(1, scores["steps"] + 1))):
-        row = scores["values"][step - 1]
-        cells = (row[place] for place, _ in named)
-        table.add_row(str(step), *("-" if cell is None else digits(cell) for cell in cells))
     say(console, f"Prediction intervals of level {scores['level']:g} in rollouts:")
-    console.print(table)
+    show_table(console, ("step", *columns), rows)
 
 
 def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
     """Print the statistics of free runs beside the sampling error of the true flow."""
-    table = Table("statistic", "model", "truth against itself")
+    rows = []
     none = [None] * len(runs["entries"])
     columns = (runs[name] for name in ("entries", "values", "sampling"))
     spans = (runs.get(f"{name}_intervals") or none for name in ("values", "sampling"))
@@ -202,12 +197,12 @@ def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
             continue
         name = entry["metric"].replace("_", " ")
         name += "" if entry["component"] == "all" else f", {entry['component']}"
-        unit = "" if entry["unit"] == "1" else f" [{entry['unit']}]"
+        name += _bracketed(entry["unit"])
         of_truth = entry["metric"] not in ("survival", "diverged")
         truth = _with_interval(sampling, sampling_span) if of_truth else ""
-        table.add_row(Text(name + unit), Text(_with_interval(value, span)), Text(truth))
+        rows.append((name, _with_interval(value, span), truth))
     say(console, f"Statistics of {len(runs['frames'])} free runs of {_span(runs['frames'])}:")
-    console.print(table)
+    show_table(console, ("statistic", "model", "truth against itself"), rows)
     say(
         console,
         "A perfect model has errors of 0 and ratios of 1, up to the last column: how far two "
@@ -220,6 +215,10 @@ def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
     method = runs["intervals"]
     known = "no intervals (" + method.removeprefix("none: ") + ")"
     say(console, known if method.startswith("none") else f"[]: 95 % intervals over {method}.")
+
+
+def _bracketed(unit: str) -> str:
+    return "" if unit == "1" else f" [{unit}]"
 
 
 def _span(lengths: list[int]) -> str:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pibert.cli.options import (
     Device,
@@ -16,7 +15,7 @@ from pibert.cli.options import (
     option,
     require_native_name,
 )
-from pibert.cli.terminal import say, show_json, showing_progress
+from pibert.cli.terminal import say, show_json, show_table, showing_progress
 
 
 def generate(
@@ -62,10 +61,8 @@ def generate(
     if not case and as_json:
         return show_json({"cases": {name: list(presets) for name, presets in PRESETS.items()}})
     if not case:
-        table = Table("case", "presets")
-        for name, presets in PRESETS.items():
-            table.add_row(name, ", ".join(presets))
-        return console.print(table)
+        rows = ((name, ", ".join(presets)) for name, presets in PRESETS.items())
+        return show_table(console, ("case", "presets"), rows)
     changes = dict(assignment(text) for text in settings or ())
     changes |= {k: v for k, v in (("samples", samples), ("seed", seed)) if v is not None}
     recipe = generation.change(find_preset(case, preset), changes)

@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pibert.cli.options import Json, option
-from pibert.cli.terminal import say, show_json, show_note
+from pibert.cli.terminal import say, show_json, show_note, show_table
 
 SHIPPED = "cylinder-mr"
 """The shipped model of the demonstration."""
@@ -70,22 +69,17 @@ def info(as_json: Json = False) -> None:
             }
         )
     console = Console()
-    table = Table(show_header=False, box=None)
     for name, value in (versions | {"device": f"{device}, {threads} threads"}).items():
-        table.add_row(name, value)
-    console.print(table)
-    table = Table("model", "preset")
-    table.add_column("parameters", justify="right")
-    for name, presets_of in sizes.items():
-        for preset, count in presets_of.items():
-            table.add_row(name, preset, "not installed" if count is None else f"{count:,}")
-    console.print(table)
+        say(console, f"{name:8} {value}")
+    rows = [
+        (name, preset, "not installed" if count is None else f"{count:,}")
+        for name, presets_of in sizes.items()
+        for preset, count in presets_of.items()
+    ]
+    show_table(console, ("model", "preset", "parameters"), rows, numbers=True)
     say(console, "Sizes are for two channels on 64 x 64 points.")
     say(console, f"Shipped weights: {', '.join(shipped) or 'none'}")
-    table = Table("kind", "data that can be read")
-    for kind, title in kinds.items():
-        table.add_row(kind, title)
-    console.print(table)
+    show_table(console, ("kind", "data that can be read"), kinds.items())
 
 
 def demo(

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pibert.cli import options
-from pibert.cli.terminal import say, show_json
+from pibert.cli.terminal import say, show_json, show_table
 
 if TYPE_CHECKING:
     from pibert.data.inspection.checks import Finding
@@ -104,12 +104,13 @@ def _show_facts(console: Console, facts: "Survey") -> None:
     for key, value in rows.items():
         table.add_row(Text(key, "bold"), Text(value))
     console.print(table)
-    table = Table("channel", "unit", "lowest", "highest", "mean", "deviation")
+    columns = ("channel", "unit", "lowest", "highest", "mean", "deviation")
+    statistics = []
     for channel in facts.channels:
         numbers = (channel.low, channel.high, channel.mean, channel.std)
         shown = ("–" if facts.is_empty else f"{number:.4g}" for number in numbers)
-        table.add_row(channel.name, channel.unit, *shown)
-    console.print(table)
+        statistics.append((channel.name, channel.unit, *shown))
+    show_table(console, columns, statistics)
     for note in facts.notes:
         say(console, f"Note: {note}")
 
@@ -146,8 +147,6 @@ def _show_columns(path: Path, reason: str, as_json: bool) -> None:
         return show_json({"kind": "table", "rows": len(content.values), "columns": ranges})
     console = Console()
     say(console, f"{path.name}: {counted(len(content.values), 'row')}")
-    table = Table("column", "lowest", "highest")
-    for name, (low, high) in ranges.items():
-        table.add_row(name, f"{low:.6g}", f"{high:.6g}")
-    console.print(table)
+    rows = ((name, f"{low:.6g}", f"{high:.6g}") for name, (low, high) in ranges.items())
+    show_table(console, ("column", "lowest", "highest"), rows)
     say(console, f"no field: {reason}")

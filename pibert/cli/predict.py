@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pibert.cli.options import (
     Device,
@@ -25,6 +24,7 @@ from pibert.cli.terminal import (
     leads_shown,
     say,
     show_json,
+    show_table,
     showing_progress,
 )
 from pibert.notes import Note, Notes, collecting
@@ -460,11 +460,11 @@ def choose_trajectory(recordings: "Recordings", wanted: str | None, notes: Notes
 
 def _show_overall(console: Console, scores: "ForecastScores") -> None:
     values = scores.overall()
-    table = Table("component", "NMSE", "skill against persistence")
-    for component in scores.components:
-        error, skill = values["nmse"][component], values["skill"][component]
-        table.add_row(component, f"{error:.3g}", f"{skill:.3f}")
-    console.print(table)
+    rows = [
+        (component, f"{values['nmse'][component]:.3g}", f"{values['skill'][component]:.3f}")
+        for component in scores.components
+    ]
+    show_table(console, ("component", "NMSE", "skill against persistence"), rows)
     _show_unseen(console, scores)
 
 
@@ -474,12 +474,13 @@ def _show_by_lead(console: Console, scores: "ForecastScores", time_unit: str | N
     wanted = leads_shown(scores.numbers[-1])
     # Two tables: one would not fit a terminal.
     for metric, title in (("nmse", "NMSE"), ("skill", "skill against persistence")):
-        table = Table("step", f"t{unit}", *scores.components, title=title, title_justify="left")
-        for number, time in zip(scores.numbers, scores.times, strict=True):
-            if number in wanted:
-                row = values[number][metric].values()
-                table.add_row(str(number), f"{time:.4g}", *(f"{value:.3g}" for value in row))
-        console.print(table)
+        columns = ("step", f"t{unit}", *scores.components)
+        rows = [
+            (str(n), f"{time:.4g}", *(f"{value:.3g}" for value in values[n][metric].values()))
+            for n, time in zip(scores.numbers, scores.times, strict=True)
+            if n in wanted
+        ]
+        show_table(console, columns, rows, title=title, title_justify="left")
     _show_unseen(console, scores)
 
 

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from pibert.cli import options
 from pibert.cli.options import option
-from pibert.cli.terminal import say, show_json
+from pibert.cli.terminal import say, show_json, show_table
 
 if TYPE_CHECKING:
     from pibert.evaluation.flow_statistics import FlowStatistics
@@ -155,11 +153,12 @@ def _show(console: Console, found: "FlowStatistics") -> None:
         f"{numbers['name']}: {numbers['frames']} frames, {numbers['measured_share']:.2%} of the "
         "points measured. Averages over the field:",
     )
-    table = Table("channel", "unit", "mean", "rms", "error of the mean", "independent samples")
+    columns = ("channel", "unit", "mean", "rms", "error of the mean", "independent samples")
+    rows = []
     for name, row in numbers["channels"].items():
         cells = [text(row[key]) for key in ("mean", "rms", "error_of_mean")]
-        table.add_row(name, row["unit"], *cells, text(row["independent_samples"], ".0f"))
-    console.print(table)
+        rows.append((name, row["unit"], *cells, text(row["independent_samples"], ".0f")))
+    show_table(console, columns, rows)
     stresses = ", ".join(f"<{name}> {text(value)}" for name, value in numbers["stresses"].items())
     velocity = velocity_unit(found.spec)
     square = "" if velocity == "1" else f" ({velocity})²"
@@ -184,11 +183,8 @@ def _show(console: Console, found: "FlowStatistics") -> None:
         )
     if numbers["dmd"]:
         amplitude = "amplitude" if velocity == "1" else f"amplitude [{velocity}]"
-        # Rich reads brackets as markup.
         names = (f"DMD frequency [{unit}]", f"growth rate [{unit}]", amplitude)
-        table = Table(*(escape(name) for name in names))
-        for row in numbers["dmd"][:6]:
-            table.add_row(*(text(row[key]) for key in ("frequency", "growth", "amplitude")))
-        console.print(table)
+        keys = ("frequency", "growth", "amplitude")
+        show_table(console, names, ([text(row[key]) for key in keys] for row in numbers["dmd"][:6]))
     for note in numbers["notes"]:
         say(console, f"Note: {note}")

@@ -6,12 +6,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 from pibert.notes import Note, Notes
 from pibert.progress import digits as digits
@@ -28,6 +30,22 @@ class NotePrinter(Notes):
 
     def __init__(self) -> None:
         super().__init__(on_new=show_note)
+
+
+def show_table(
+    console: Console,
+    columns: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    numbers: bool = False,
+    **settings: Any,
+) -> None:
+    """Print a table, whose texts are not markup; ``numbers``: align all but the first column."""
+    table = Table(**settings)
+    for place, column in enumerate(columns):
+        table.add_column(Text(column), justify="right" if numbers and place else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
 def show_note(note: Note | str) -> None:

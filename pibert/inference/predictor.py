@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 
 import torch
 from jaxtyping import Float
@@ -106,17 +106,6 @@ class RolloutDiverged(FloatingPointError):
     """The frames before, of ``rollout`` and ``predict``; None if there are none."""
 
 
-class Intervals(Protocol):
-    """Prediction intervals of one rollout, as ``calibrated.RolloutIntervals`` computes them."""
-
-    level: float
-    ood: Any
-    consistency: Any
-
-    def half_widths(self, block: Block, start: int) -> Tensor:
-        """Of a block of which ``start`` frames came before, on the caller's grid."""
-
-
 class PredictionStream:
     """A rollout in progress, which ``Predictor.advance`` continues.
 
@@ -124,7 +113,7 @@ class PredictionStream:
         model_input: The first window.
         steps: Frames to predict. None: no limit.
         num_models: Members of an ensemble, each of which rolls out by itself.
-        intervals: Of a calibrated model.
+        intervals: ``calibrated.RolloutIntervals`` of a calibrated model.
     """
 
     def __init__(
@@ -132,7 +121,7 @@ class PredictionStream:
         model_input: ModelInput,
         steps: int | None,
         num_models: int = 1,
-        intervals: Intervals | None = None,
+        intervals: Any = None,
     ) -> None:
         if steps is not None and steps < 1:
             raise ValueError(f"expected at least 1 step, found {steps}")
@@ -401,7 +390,7 @@ class Predictor:
         return blocks()
 
     def stream(
-        self, given: ModelInput, steps: int | None, intervals: Intervals | None = None
+        self, given: ModelInput, steps: int | None, intervals: Any = None
     ) -> PredictionStream:
         """A rollout ready to begin. ``steps`` None: no limit."""
         self.require_head("forward")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 import pibert
-from pibert.export import check, export_model, exporting, formats
+from pibert.export import check, export_model, exporting
 from pibert.export.check import Samples, read_samples
 from pibert.export.graph import PhysicalStep, trace
 from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides
@@ -106,7 +106,7 @@ def test_onnx_metadata_describe_the_model(
     import onnx
 
     model = onnx.load(onnx_file)
-    assert {entry.domain: entry.version for entry in model.opset_import}[""] == formats.OPSET
+    assert {entry.domain: entry.version for entry in model.opset_import}[""] == exporting.OPSET
     facts = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
     assert facts["channels"] == ["u", "v"] and facts["units"] == list(spec.units)
     assert facts["parameters"] == ["viscosity"] and facts["dt"] == spec.dt
@@ -143,9 +143,9 @@ def test_a_torch_program_runs_without_pibert(
     run_alone(LOAD, tmp_path)
     expected = predictor.step(fields, {"viscosity": values[:, 0]}, mask)
     assert torch.allclose(torch.from_numpy(np.load(tmp_path / "made.npy")), expected, atol=1e-5)
-    extra: dict[str, Any] = {formats.EXTRA_FILE: ""}
+    extra: dict[str, Any] = {exporting.EXTRA_FILE: ""}
     torch.export.load(io.BytesIO(path.read_bytes()), extra_files=extra)
-    facts = json.loads(extra[formats.EXTRA_FILE])
+    facts = json.loads(extra[exporting.EXTRA_FILE])
     assert facts["card"] == saved.card and facts["channels"] == ["u", "v"]
     assert str(Path(pibert.__file__).parent).encode() not in path.read_bytes()
 

@@ -164,15 +164,6 @@ def told(progress: TrainingProgress, output: io.StringIO) -> str:
     return output.getvalue()
 
 
-def test_a_terminal_shows_a_bar_and_a_line_per_epoch() -> None:
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=140, color_system=None)
-    text = told(TrainingProgress(console), output)
-    line = "epoch    1  train 5.0000e-01  valid 2.5000e-01  2.0 s  24,000 samples/s  best so far"
-    assert text.count(line) == 2 and text.count("Note: could not write [this]") == 2
-    assert "step 4/6" in text and "loss 1.250e-01" in text and "simulating" in text
-
-
 def test_a_log_gets_the_first_and_last_epoch_and_a_line_every_half_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -191,19 +182,6 @@ def test_a_log_gets_the_first_and_last_epoch_and_a_line_every_half_minute(
     assert lines[1].startswith("epoch    1") and lines[-2].startswith("epoch   20")
     assert 6 < len(lines) < 15
     assert all("left" in line for line in lines if line.startswith("step "))
-
-
-def test_the_time_left_follows_from_the_speed_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("pibert.progress.time.monotonic", lambda: now[0])
-    output = io.StringIO()
-    with TrainingProgress(Console(file=output, force_terminal=False)) as progress:
-        progress.start(1000, 100)  # resumed
-        for seconds, done in ((5.0, 105), (20.0, 120), (55.0, 910)):
-            now[0] = seconds
-            progress.step(done, 0.125)
-    first, second = output.getvalue().splitlines()
-    assert first.endswith("about 15 min left") and second.endswith("about 6 s left")
 
 
 def test_other_processes_are_silent(

@@ -32,7 +32,7 @@ from pibert.serve.answers import (
 from pibert.serve.gate import REFUSED, Metrics, read_body, response_of
 from pibert.serve.limits import FAULT, Budget, Hold, Limits, Refusal
 from pibert.serve.opened import open_file, read_hints
-from pibert.serve.recordings import Recordings
+from pibert.serve.recordings import Recordings, frames_size, select_frames, take_frames
 from pibert.serve.schemas import OpenQuery, PredictRequest, problem_of, read_request
 from pibert.serve.worker import Job, Worker
 
@@ -108,11 +108,12 @@ class Service:
         stop: int | None = Query(None, ge=1),
     ) -> Response:
         kind = choose_kind(request.headers.get("accept"), JSON, KINDS, streams=False)
-        limit = self._limits.unpacked
+        trajectory, notes = self._recordings.find(id)
+        chosen = select_frames(trajectory, start, stop, self._limits.unpacked)
         async with contextlib.AsyncExitStack() as stack:
-            size = self._recordings.size(id, start, stop, limit)
+            size = frames_size(trajectory, len(chosen))
             hold = await stack.enter_async_context(self._budget.hold(READ * size))
-            answer = await self._in_thread(self._recordings.read, id, start, stop, limit)
+            answer = await self._in_thread(take_frames, trajectory, chosen, notes)
             return await self._answer(answer, kind, hold, stack)
 
     async def open(self, request: Request, query: Annotated[OpenQuery, Query()]) -> Response:

@@ -23,7 +23,7 @@ from pibert.data.units import VELOCITY
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
 from pibert.serve.answers import Answer, read_npy, read_safetensors
 from pibert.serve.limits import Refusal, check_frame_size
-from pibert.serve.recordings import Units, fit_to_models, take_frames
+from pibert.serve.recordings import Units, fit_to_models, select_frames, take_frames
 
 ARRAYS = {"fields", "mask", "body"}
 _MOST_MEMBERS = 64
@@ -171,7 +171,8 @@ def open_arrays(
         recording, changes = fit_to_models(_trajectory(states, known, body, facts), units)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise Refusal("invalid", f"the file: {' '.join(str(error).split())[:300]}") from None
-    answer = take_frames(recording, 0, None, limit, [*notes, *changes])
+    chosen = select_frames(recording, 0, None, limit)
+    answer = take_frames(recording, chosen, [*notes, *changes])
     unknown = {key: None for key in ("units", "t0") if getattr(facts, key) is None}
     grid = {
         key: value if key == "shape" or getattr(facts, key) is not None else None
@@ -192,12 +193,11 @@ def _note_on_order(shape: tuple[int, ...], units: Units) -> str:
         raise Refusal(
             "invalid",
             f"expected shape (time, channel, y, x) with at most {most} channels if the file names "
-            f"none, found {shape}; frames of one channel are (time, 1, y, x), and more channels "
-            "are named in the metadata of a safetensors file",
+            f"none, found {shape}; name them in the metadata of a safetensors file",
         )
     names = _default_names(count)
-    unused = [name for name in names if units and not any(name in each for each in units)]
     read = "read as one frame (channel, y, x), " if len(shape) == 3 else ""
+    unused = [name for name in names if units and not any(name in each for each in units)]
     text = f"the file names no channels: {read}its {count} are assumed to be {', '.join(names)}"
     return f"{text}; no model takes {', '.join(unused)}" if unused else text
 

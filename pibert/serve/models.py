@@ -1,8 +1,9 @@
 """Served models: predictor and calibration, how they are loaded, the memory of a request."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -224,56 +225,48 @@ def load_served(
     models: dict[str, Served] = {}
     for name_or_path in names:
         path = find_model(name_or_path).resolve()
-        base = name = path.stem if path.is_file() else path.name
-        count = 1
-        while name in models:
-            count += 1
-            name = f"{base}-{count}"
+        name = free_name(path.stem if path.is_file() else path.name, models)
         predictor = load(path, device, chunk=max(limits.batch, limits.samples))
         predictor.require_head("forward")
         models[name] = Served(name, predictor, path)
-    calibrated: dict[str, CalibratedPredictor] = {}
     for folder in calibrations:
-        matches = {
-            name: found for name, model in models.items() if (found := _match(model, folder))
-        }
+        matches = [name for name, model in models.items() if _match(model, folder)]
         if not matches:
-            known = (
-                f"{name} {model.predictor.weights_sha256[:12]}" for name, model in models.items()
-            )
-            raise ValueError(
-                f"{folder / SHEET}: expected the calibration of a model that is served "
-                f"({', '.join(known)}), found that of weights {_stated(folder)[:12]}; serve that "
-                "model, or leave it out"
-            )
-        if twice := sorted(set(matches) & set(calibrated)):
-            raise ValueError(
-                f"--calibration: expected one of model {twice[0]}, found two; the second is "
-                f"{folder}: leave one out"
-            )
-        calibrated |= matches
-    for name, model in models.items():
-        if name not in calibrated and (model.folder / SHEET).is_file():
-            found = _match(model, model.folder)
-            # A weights file among others may lie beside the calibration of another one.
-            if found is None and model.path.is_dir():
-                weights, stated = model.predictor.weights_sha256, _stated(model.folder)
+            raise _other_weights(folder, models.values())
+        for name in matches:
+            if models[name].calibrated is not None:
                 raise ValueError(
-                    f"{model.folder / SHEET}: expected the calibration of weights {weights[:12]}, "
-                    f"found that of {stated[:12]}; calibrate this model again: pibert calibrate"
+                    f"--calibration: expected one of model {name}, found two; the second is "
+                    f"{folder}: leave one out"
                 )
-            if found is not None:
-                calibrated[name] = found
-    return {name: replace(model, calibrated=calibrated.get(name)) for name, model in models.items()}
+            models[name] = replace(models[name], calibrated=_match(models[name], folder))
+    for name, model in models.items():
+        if model.calibrated is None and (model.folder / SHEET).is_file():
+            models[name] = replace(model, calibrated=_match(model, model.folder))
+            # A weights file among others may lie beside the calibration of another one.
+            if models[name].calibrated is None and model.path.is_dir():
+                raise _other_weights(model.folder, [model])
+    return models
 
 
-def _stated(folder: Path) -> str:
-    return str(read_sheet(folder).get("weights_sha256"))
+def free_name(base: str, taken: Container[str]) -> str:
+    """A name that is not taken: ``base``, ``base-2`` ..."""
+    names = (base if number == 1 else f"{base}-{number}" for number in count(1))
+    return next(name for name in names if name not in taken)
+
+
+def _other_weights(folder: Path, models: Iterable[Served]) -> ValueError:
+    known = ", ".join(f"{model.name} {model.predictor.weights_sha256[:12]}" for model in models)
+    found = str(read_sheet(folder).get("weights_sha256"))[:12]
+    return ValueError(
+        f"{folder / SHEET}: expected the calibration of a model that is served ({known}), found "
+        f"that of weights {found}; calibrate this model (pibert calibrate), or leave it out"
+    )
 
 
 def _match(model: Served, folder: Path) -> CalibratedPredictor | None:
     """The model with the calibration in a folder; None if it is that of other weights."""
-    weights = _stated(folder)
+    weights = str(read_sheet(folder).get("weights_sha256"))
     predictor, others = model.predictor, load_members(model.predictor, folder)
     try:
         predictor = Ensemble([predictor, *others]) if others else predictor

@@ -25,7 +25,7 @@ from pibert.data.readers.recordings import (
     TooSlowError,
 )
 from pibert.fields import Trajectory
-from pibert.notes import as_note, collecting
+from pibert.notes import collecting
 from pibert.serve.answers import NPY_MAGIC, Answer, read_npy
 from pibert.serve.layout import (
     Facts,
@@ -35,7 +35,7 @@ from pibert.serve.layout import (
     read_npz,
 )
 from pibert.serve.limits import MB, Refusal, check_frame_size
-from pibert.serve.recordings import Units, fit_to_models, take_frames
+from pibert.serve.recordings import Units, fit_to_models, select_frames, take_frames
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -185,10 +185,10 @@ def _read(path: Path, limits: Limits, wanted: str | None, units: Units, hints: H
     notes = [*recordings.notes, *raised, *changes]
     if wanted is None and len(recordings) > 1:
         notes.append(f"the first of {len(recordings)} trajectories")
-    answer = take_frames(fit, 0, None, limits.dataset, notes)
-    if answer.facts["stop"] < found.num_frames:
-        text = f"the first {answer.facts['stop']} of {found.num_frames} frames"
-        answer.facts["notes"].append(as_note(text).to_dict())
+    chosen = select_frames(fit, 0, None, limits.dataset)
+    if len(chosen) < found.num_frames:
+        notes.append(f"the first {len(chosen)} of {found.num_frames} frames")
+    answer = take_frames(fit, chosen, notes)
     for note in answer.facts["notes"]:
         note |= {key: _as_hints(note[key]) for key in ("text", "remedy")}
     return Answer(answer.arrays, answer.facts | _unknown(found, recordings.kind, hints, answer))

@@ -16,7 +16,7 @@ from pibert.inference.recording import fit_units, units_of
 from pibert.notes import Note, Notes, as_note
 from pibert.serve.answers import Answer
 from pibert.serve.limits import Refusal
-from pibert.serve.models import SAMPLE, Served
+from pibert.serve.models import SAMPLE, Served, free_name
 
 Units = Sequence[Mapping[str, str]]
 """Of the channels of each model, by name."""
@@ -41,16 +41,9 @@ class Recordings:
             stem = path.parent.name if path.name == SAMPLE else path.stem
             for trajectory in Reader(path):
                 fit = fit_to_models(trajectory, self.units)
-                self._found[self._free_id(f"{stem}-{trajectory.name}")] = fit
+                safe = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{stem}-{trajectory.name}").strip("-")[:80]
+                self._found[free_name(safe or "recording", self._found)] = fit
         self._models = models
-
-    def _free_id(self, text: str) -> str:
-        base = free = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:80] or "recording"
-        count = 1
-        while free in self._found:
-            count += 1
-            free = f"{base}-{count}"
-        return free
 
     def __len__(self) -> int:
         return len(self._found)
@@ -69,17 +62,8 @@ class Recordings:
             for key, (trajectory, _) in self._found.items()
         ]
 
-    def read(self, key: str, start: int, stop: int | None, limit: int) -> Answer:
-        """Frames of the recording with this id."""
-        trajectory, notes = self._find(key)
-        return take_frames(trajectory, start, stop, limit, notes)
-
-    def size(self, key: str, start: int, stop: int | None, limit: int) -> int:
-        """Bytes of the fields that ``read`` would give."""
-        trajectory, _ = self._find(key)
-        return len(_range(trajectory, start, stop, limit)) * _frame_size(trajectory)
-
-    def _find(self, key: str) -> tuple[Trajectory, list[Note]]:
+    def find(self, key: str) -> tuple[Trajectory, list[Note]]:
+        """The recording with this id, and notes on it."""
         if key not in self._found:
             raise Refusal("not_found", f"there is no sample {key!r:.100}; see /v1/samples")
         return self._found[key]
@@ -119,14 +103,14 @@ def describe(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _frame_size(trajectory: Trajectory) -> int:
-    """Bytes of one frame in single precision."""
-    return 4 * math.prod(trajectory.states.shape[1:])
+def frames_size(trajectory: Trajectory, count: int = 1) -> int:
+    """Bytes of some frames in single precision."""
+    return count * 4 * math.prod(trajectory.states.shape[1:])
 
 
-def _range(trajectory: Trajectory, start: int, stop: int | None, limit: int) -> range:
-    """The requested frames; arguments as for ``take_frames``."""
-    count, most = trajectory.num_frames, limit // _frame_size(trajectory)
+def select_frames(trajectory: Trajectory, start: int, stop: int | None, limit: int) -> range:
+    """Frames from ``start`` to the one before ``stop`` (None: as many as ``limit`` bytes hold)."""
+    count, most = trajectory.num_frames, limit // frames_size(trajectory)
     if start >= count:
         raise Refusal("invalid", f"start: expected a frame from 0 to {count - 1}, found {start}")
     end = min(count, start + most if stop is None else stop)
@@ -139,24 +123,9 @@ def _range(trajectory: Trajectory, start: int, stop: int | None, limit: int) -> 
     return range(start, end)
 
 
-def take_frames(
-    trajectory: Trajectory,
-    start: int,
-    stop: int | None,
-    limit: int,
-    notes: Sequence[Note | str] = (),
-) -> Answer:
-    """Frames of a recording.
-
-    Args:
-        trajectory: The recording.
-        start: The first frame.
-        stop: The one after the last. None: as many as fit.
-        limit: Most bytes of the fields.
-        notes: Notes on it.
-    """
-    end = _range(trajectory, start, stop, limit).stop
-    frames = slice(start, end)
+def take_frames(trajectory: Trajectory, chosen: range, notes: Sequence[Note | str] = ()) -> Answer:
+    """Frames of a recording, from ``select_frames``."""
+    frames = slice(chosen.start, chosen.stop)
     fields, known = trajectory.read(frames).float(), trajectory.known(frames)
     known = known & fields.isfinite().all(1)
     arrays = {
@@ -173,5 +142,5 @@ def take_frames(
             share = int(filled.sum()) / int(known.sum())
             text = f"{share:.2%} of the known vectors were filled, not measured"
             notes.append(Note("filled-vectors", f"{text}: errors leave them out", severity="info"))
-    facts = describe(trajectory) | {"start": start, "stop": end}
+    facts = describe(trajectory) | {"start": chosen.start, "stop": chosen.stop}
     return Answer(arrays, facts | {"notes": [as_note(note).to_dict() for note in notes]})

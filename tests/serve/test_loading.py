@@ -38,7 +38,7 @@ def test_a_named_calibration_is_matched_by_weights(models: Path):
 
 
 def test_a_calibration_of_no_model_that_is_served_is_refused(models: Path):
-    with refused("calibration.json", "wake", "serve that"):
+    with refused("calibration.json", "wake", "leave it out"):
         loaded([models / "wake"], models / "calibrated")
     with refused("pibert calibrate", error=FileNotFoundError):
         loaded([models / "wake"], models / "wake")

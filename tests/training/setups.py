@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from pibert import sample_rng
 from pibert.data.dataset import Samples, Window
 from pibert.fields import Batch, Normalizer, Trajectory
-from pibert.training.engine import FitConfig, Fitted, Hardware, fit
+from pibert.training.engine import FitConfig, Fitted, Hardware, Reporter, fit
 from pibert.training.objectives import Objective
 from tests.helpers import PATIENCE, randomise, tiny_model, tiny_spec
 
@@ -52,7 +52,7 @@ QUICK = FitConfig(
 )
 
 
-class Listener:
+class Listener(Reporter):
     """Remembers what was reported."""
 
     def __init__(self, on_epoch: Callable[[int], None] = lambda epoch: None) -> None:
@@ -61,10 +61,6 @@ class Listener:
         self.steps: list[tuple[int, float]] = []
         self.records: list[Mapping[str, Any]] = []
         self.said: list[str] = []
-        self.described: list[str] = []
-
-    def describe(self, lines: Iterable[str]) -> None:
-        self.described += lines
 
     def start(self, total_steps: int, done: int) -> None:
         self.started = (total_steps, done)
@@ -78,8 +74,6 @@ class Listener:
 
     def say(self, text: str) -> None:
         self.said.append(text)
-
-    def simulated(self, samples: int | float) -> None: ...
 
 
 def samples(*frames: int, seed: int = 0) -> Samples:

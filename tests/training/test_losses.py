@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pibert.fields import Boundary, FieldSpec, Grid, Normalizer, Sides
 from pibert.training import losses
-from pibert.training.losses import PAPER_WEIGHTS, LossScales, LossWeights
+from pibert.training.losses import LossScales, LossWeights
 from tests.helpers import refused
 from tests.training.setups import draw
 
@@ -37,14 +37,6 @@ def polynomial_state(grid: Grid, scales: LossScales) -> Tensor:
 
 
 # Weights and scales
-
-
-def test_the_published_weights() -> None:
-    base, large = PAPER_WEIGHTS["base"], PAPER_WEIGHTS["large"]
-    assert (base.reg, base.div, base.lap, base.bnd) == (5e-5, 1.0, 0.12, 2e-3)
-    assert math.isclose(large.reg * large.div, 1.6e-5)
-    assert math.isclose(large.reg * large.lap, 2e-6)
-    assert large.bnd == 1e-3
 
 
 # Values

@@ -51,15 +51,6 @@ def assert_same_run(found: Path, wanted: Path) -> None:
     assert header_of(found) == header_of(wanted)
 
 
-def test_the_run_that_the_others_are_compared_with_uses_all_features(uninterrupted: Path) -> None:
-    lines = timeless(uninterrupted)
-    assert [line["kind"] for line in lines] == ["start", "epoch", "epoch", "epoch"]
-    assert [line["best"] for line in lines[1:]] == [True, False, False]
-    assert header_of(uninterrupted)["progress"]["best_epoch"] == 1
-    last, best = (load_file(uninterrupted / f"{name}.safetensors") for name in ("last", "best"))
-    assert not torch.equal(last["positions"], best["positions"])
-
-
 @pytest.mark.parametrize(
     "death",
     [
@@ -85,23 +76,6 @@ def test_a_killed_run_resumes_to_identical_weights(
     assert run_worker(folder, **HARD) == [0]
     assert_same_run(folder, uninterrupted)
     assert not list(folder.glob(".*.partial"))
-
-
-def test_a_run_killed_repeatedly_resumes_to_identical_weights(
-    tmp_path: Path, uninterrupted: Path
-) -> None:
-    folder = tmp_path / "run"
-    codes = [run_worker(folder, **HARD, die_at=9)[0] for _ in range(4)]
-    assert codes == [KILLED, KILLED, 0, 0]
-    assert_same_run(folder, uninterrupted)
-
-
-def test_a_save_that_was_cut_short_leaves_the_state_before_it(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    assert run_worker(folder, **HARD, die_in_save=(3, "writing")) == [KILLED]
-    (half,) = folder.glob(".state.safetensors.*.partial")
-    assert header_of(folder)["progress"]["total"] == 2
-    assert 0 < half.stat().st_size < (folder / "state.safetensors").stat().st_size
 
 
 @pytest.mark.parametrize("kind", ["cut", "bit"])

@@ -280,10 +280,6 @@ class _Run:
                     raise ValueError(f"{name} goes with --level, such as --level 0.9")
             self.predictor = load(how.model, how.device)
             return
-        if not 0 < how.level < 1:
-            raise ValueError(
-                f"--level takes a number between 0 and 1, such as 0.9, found {how.level:g}"
-            )
         self._calibrated = load_calibrated(how.model, how.device, calibration=how.calibration)
         self.predictor = self._calibrated.predictor
         # Before any work, refuse what the calibration cannot give.

@@ -64,7 +64,7 @@ def serve(
     Example: pibert serve runs/wake runs/other --calibration calibrated
     """
     from pibert.serve.limits import LOOPBACK, MB, SHARE, Limits
-    from pibert.serve.server import Setup, serve
+    from pibert.serve.server import serve
 
     limits = Limits(
         body=int(body * MB),
@@ -82,8 +82,15 @@ def serve(
             f"warning: everyone who can reach {host} may use this server; set a token with "
             "--token-file"
         )
-    setup = Setup(
-        models=models,
+    console = Console()
+
+    def report(text: str) -> None:
+        say(console, text)
+        console.file.flush()
+
+    serve(
+        models,
+        report,
         samples=sample or [],
         calibrations=calibration or [],
         host=host,
@@ -92,13 +99,6 @@ def serve(
         token=token,
         limits=limits,
     )
-    console = Console()
-
-    def report(text: str) -> None:
-        say(console, text)
-        console.file.flush()
-
-    serve(setup, report)
 
 
 def _token(file: Path | None) -> str | None:

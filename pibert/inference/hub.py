@@ -188,26 +188,16 @@ def _sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def _library(repo: str) -> Iterator[Any]:
+    """The client of the hub, whose errors name the repository."""
     library = import_extra("huggingface_hub", "models on the Hugging Face hub", extra="hub")
     try:
         yield library
-    except (HubError, OSError) as error:
-        if isinstance(error, HubError) or not _is_of(error, ("huggingface_hub", "httpx")):
-            raise
-        raise _failed(repo, error) from error
     except Exception as error:
-        if not _is_of(error, ("huggingface_hub", "httpx", "requests")):
+        homes = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+        if not homes & {"huggingface_hub", "httpx", "requests"}:
             raise
-        raise _failed(repo, error) from error
-
-
-def _is_of(error: Exception, packages: tuple[str, ...]) -> bool:
-    return any(kind.__module__.partition(".")[0] in packages for kind in type(error).__mro__)
-
-
-def _failed(repo: str, error: Exception) -> HubError:
-    reason = str(error).strip().partition("\n")[0] or type(error).__name__
-    return HubError(
-        f"hf://{repo}: the hub refused or cannot be reached ({reason}); check the name, the "
-        "network and HF_ENDPOINT, and log in if the repository is private (hf auth login)"
-    )
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise HubError(
+            f"hf://{repo}: the hub refused or cannot be reached ({reason}); check the name, the "
+            "network and HF_ENDPOINT, and log in if the repository is private (hf auth login)"
+        ) from error

@@ -6,7 +6,6 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,40 +32,38 @@ IDLE = 20
 connections run out. Clients keep theirs for less, so they do not use one that is being closed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What to serve, and where."""
+def serve(
+    models: Sequence[str],
+    report: Callable[[str], None],
+    *,
+    samples: Sequence[Path],
+    calibrations: Sequence[Path],
+    host: str,
+    port: int,
+    device: str,
+    token: str | None,
+    limits: Limits,
+) -> None:
+    """Serve models, by path or name, until a signal; port 0 is a free one.
 
-    models: Sequence[str]
-    """Paths, or names of shipped models."""
-    samples: Sequence[Path] = ()
-    calibrations: Sequence[Path] = ()
-    host: str = "127.0.0.1"
-    port: int = 8000
-    """0: a free one."""
-    device: str = "cpu"
-    token: str | None = None
-    limits: Limits = Limits()
-
-
-def serve(setup: Setup, report: Callable[[str], None]) -> None:
-    """Serve until a signal; ``report`` gets lines with the address and the models."""
-    served = load_served(setup.models, setup.device, setup.limits, setup.calibrations)
-    recordings = Recordings(setup.samples, served.values())
-    metrics, budget = Metrics(), Budget(setup.limits.work)
-    workers = {name: Worker(model, setup.limits, budget, metrics) for name, model in served.items()}
-    service = Service(workers, recordings, setup.limits, budget, metrics, lambda: gate.is_stopping)
+    ``report`` gets lines with the address and the models.
+    """
+    served = load_served(models, device, limits, calibrations)
+    recordings = Recordings(samples, served.values())
+    metrics, budget = Metrics(), Budget(limits.work)
+    workers = {name: Worker(model, limits, budget, metrics) for name, model in served.items()}
+    service = Service(workers, recordings, limits, budget, metrics, lambda: gate.is_stopping)
     gate = Gate(
         make_app(service),
         metrics,
-        seconds=setup.limits.seconds,
-        token=setup.token,
-        hosts=(*LOOPBACK, setup.host) if _is_loopback(setup.host) else None,
+        seconds=limits.seconds,
+        token=token,
+        hosts=(*LOOPBACK, host) if _is_loopback(host) else None,
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    with _bound(setup.host, setup.port) as listening:
-        host = f"[{setup.host}]" if ":" in setup.host else setup.host
-        report(f"Serving on http://{host}:{listening.getsockname()[1]}/")
+    with _bound(host, port) as listening:
+        shown = f"[{host}]" if ":" in host else host
+        report(f"Serving on http://{shown}:{listening.getsockname()[1]}/")
         for name, model in served.items():
             kind, spec = model.predictor.card["model"]["name"], model.predictor.spec
             leads = 0 if model.calibrated is None else model.calibrated.calibration.leads
@@ -85,7 +82,7 @@ def serve(setup: Setup, report: Callable[[str], None]) -> None:
             ws="none",
             limit_concurrency=CONNECTIONS,
             timeout_keep_alive=IDLE,
-            timeout_graceful_shutdown=int(setup.limits.seconds) + 1,
+            timeout_graceful_shutdown=int(limits.seconds) + 1,
             server_header=False,
             proxy_headers=False,
         )

@@ -343,7 +343,7 @@ def test_clean_fields_can_be_measured_as_they_are_converted(cavities: Path, tmp_
     assert torch.equal(measured.read().movedim(1, -1)[known], velocities[known])
     for wrong, named in {
         "window=1.5": "whole number",
-        "missing=2": "share from 0 to 1",
+        "missing=2": "at most 1",
     }.items():
         assert named in refusal("convert", cavities, out, "--piv", wrong)
 

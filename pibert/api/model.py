@@ -236,10 +236,10 @@ class Model(Predictor):
 
     def serve(self, port: int = 8000, *, host: str = "127.0.0.1") -> None:
         """Serve the model over HTTP with a web viewer, until interrupted."""
-        from pibert.serve.server import Setup, serve
+        from pibert.serve.server import serve
 
         folder = str(self.saved_in("serve"))
-        serve(Setup(models=[folder], host=host, port=port, device=str(self.device)), print)
+        serve([folder], print, host=host, port=port, device=str(self.device))
 
     def saved_in(self, purpose: str = "have a folder") -> Path:
         """Return the folder of the model; raise ValueError if it exists in memory only."""

@@ -36,18 +36,19 @@ def serve(
     models: Sequence[str],
     report: Callable[[str], None],
     *,
-    samples: Sequence[Path],
-    calibrations: Sequence[Path],
-    host: str,
-    port: int,
-    device: str,
-    token: str | None,
-    limits: Limits,
+    samples: Sequence[Path] = (),
+    calibrations: Sequence[Path] = (),
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    device: str = "cpu",
+    token: str | None = None,
+    limits: Limits | None = None,
 ) -> None:
     """Serve models, by path or name, until a signal; port 0 is a free one.
 
     ``report`` gets lines with the address and the models.
     """
+    limits = limits or Limits()
     served = load_served(models, device, limits, calibrations)
     recordings = Recordings(samples, served.values())
     metrics, budget = Metrics(), Budget(limits.work)

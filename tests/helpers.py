@@ -2,6 +2,7 @@
 
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -153,9 +154,12 @@ def small_disk(size: int) -> Iterator[None]:
     """Files larger than this cannot be written, as on a full disk; the process survives it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    writes_bytecode = not sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # a module that is imported now would be cached half
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = not writes_bytecode
         signal.signal(signal.SIGXFSZ, handler)

@@ -14,7 +14,6 @@ within the mesh's bounds are body, which moves with the mesh; beyond them nothin
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +44,8 @@ Box = tuple[float, float, float, float]
 """Left, right, bottom and top."""
 
 
-class NodeType(IntEnum):
-    """Codes of nodes; 0 is fluid, 4 an inlet, 5 an outlet."""
-
-    DISABLED = 2
-    WALL = 6
+DISABLED, WALL = 2, 6
+"""Types of nodes; 0 is fluid, 4 an inlet, 5 an outlet."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,7 +58,6 @@ class MeshTrajectory:
     triangles: Int[Tensor, "t f 3"]
     fields: Float[Tensor, "t c n"]
     node_types: Int[Tensor, "t n"]
-    """Codes of ``NodeType``."""
     source: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -72,7 +67,7 @@ class MeshTrajectory:
     @property
     def bounds(self) -> Box:
         """The box that holds the mesh in all frames."""
-        used = self.positions[self.node_types != NodeType.DISABLED].double()
+        used = self.positions[self.node_types != DISABLED].double()
         (left, bottom), (right, top) = used.amin(0).tolist(), used.amax(0).tolist()
         return left, right, bottom, top
 
@@ -95,7 +90,7 @@ def rasterise(mesh: MeshTrajectory, shape: tuple[int, int], box: Box | None = No
         values, types = mesh.fields[t].double().numpy(), mesh.node_types[t].numpy()
         triangles = mesh.triangles[t].numpy()
         corners = types[triangles]
-        disabled, walls = corners == NodeType.DISABLED, corners == NodeType.WALL
+        disabled, walls = corners == DISABLED, corners == WALL
         triangles = triangles[~disabled.any(1) & ~walls.all(1)]
         covered = cover(points[triangles], shape)
         nodes, index = triangles[covered.triangle], (covered.rows, covered.columns)
@@ -176,7 +171,7 @@ def read_mesh(folder: Path) -> MeshTrajectory:
             )
         if key in ("pointcloud", "mask") and not np.isfinite(array).all():
             raise SourceError(f"{path}: {key} has values that are not finite")
-    if (stored["mask"] == NodeType.DISABLED).all():
+    if (stored["mask"] == DISABLED).all():
         raise SourceError(f"{path}: all nodes are disabled, so no point is fluid")
     fields = np.stack([stored[key].astype(np.float32) for key in CHANNELS.values()], 1)
     return MeshTrajectory(

@@ -74,11 +74,11 @@ class Pairs:
 
     def image(self, index: int) -> Float[Tensor, "96 128 3"]:
         """An image as stored: rows from the top."""
-        return _finite(self.folder / self.names[index] / "image.npy", (IMAGE,))
+        return _finite(self.folder / self.names[index] / "image.npy", IMAGE)
 
     def spectrum(self, index: int) -> Float[Tensor, " 3072"]:
         path = self.folder / self.names[index] / "spectra.npy"
-        return _finite(path, ((SPECTRUM,), (SPECTRUM, 1))).reshape(SPECTRUM)
+        return _finite(path, (SPECTRUM,), (SPECTRUM, 1)).reshape(SPECTRUM)
 
 
 def open_pairs(folder: Path, settings: Mapping[str, Sequence[float]] | None = None) -> Pairs:
@@ -168,8 +168,8 @@ def _sample_names(folder: Path) -> Iterator[str]:
                     yield entry.name
 
 
-def _checked(path: Path, shapes: Sequence[tuple[int, ...]] = (IMAGE,)) -> np.ndarray:
-    """The mapped array, checked by its header."""
+def _mapped(path: Path, *shapes: tuple[int, ...]) -> np.ndarray:
+    """The mapped array of one of these shapes, checked by its header."""
     array = open_array(path)
     if array.shape not in shapes or array.dtype != np.float32:
         raise SourceError(
@@ -179,8 +179,8 @@ def _checked(path: Path, shapes: Sequence[tuple[int, ...]] = (IMAGE,)) -> np.nda
     return array
 
 
-def _finite(path: Path, shapes: Sequence[tuple[int, ...]]) -> Tensor:
-    values = torch.from_numpy(_checked(path, shapes).copy())
+def _finite(path: Path, *shapes: tuple[int, ...]) -> Tensor:
+    values = torch.from_numpy(_mapped(path, *shapes).copy())
     if not bool(values.isfinite().all()):
         raise SourceError(f"{path}: it holds values that are not finite; leave the sample out")
     return values
@@ -188,13 +188,13 @@ def _finite(path: Path, shapes: Sequence[tuple[int, ...]]) -> Tensor:
 
 def _read_image(path: Path, frames: slice, channels: Sequence[int] | None) -> Tensor:
     """An image as one frame (1, c, y, x) with row 0 at the bottom."""
-    image = torch.from_numpy(_checked(path)[::-1].copy()).movedim(-1, 0)[None][frames]
+    image = torch.from_numpy(_mapped(path, IMAGE)[::-1].copy()).movedim(-1, 0)[None][frames]
     return image if channels is None else image[:, list(channels)]
 
 
 def _load_image(name: str, pairs: Pairs) -> Trajectory:
     path = pairs.folder / name / "image.npy"
-    _checked(path)
+    _mapped(path, IMAGE)
     states = MappedFrames((1, IMAGE[2], *IMAGE[:2]), partial(_read_image, path))
     values = dict(zip(SETTINGS, map(float, pairs.settings.get(name, ())), strict=False))
     return Trajectory(

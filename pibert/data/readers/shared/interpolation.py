@@ -160,8 +160,10 @@ def fit_axis(levels: np.ndarray, count: int) -> Axis:
     uniform = find_uniform(levels)
     if uniform is None:
         values = np.linspace(levels[0], levels[-1], count)
+        low = np.clip(np.searchsorted(levels, values, side="right") - 1, 0, len(levels) - 2)
+        share = np.clip((values - levels[low]) / (levels[low + 1] - levels[low]), 0, 1)
         step = float(values[1] - values[0])
-        return Axis(float(levels[0]), step, *_between(levels, values), exact=False)
+        return Axis(float(levels[0]), step, low, low + 1, share, exact=False)
     first, step, positions = uniform
     which = np.full(positions[-1] + 1, -1)
     which[positions] = np.arange(len(levels))
@@ -184,13 +186,6 @@ def find_uniform(levels: np.ndarray) -> tuple[float, float, np.ndarray] | None:
     if np.abs(levels - (first + step * positions)).max() > rounding:
         return None
     return first, step, positions
-
-
-def _between(levels: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the levels below and above each value, and the weight of the one above."""
-    low = np.clip(np.searchsorted(levels, values, side="right") - 1, 0, len(levels) - 2)
-    share = np.clip((values - levels[low]) / (levels[low + 1] - levels[low]), 0, 1)
-    return low, low + 1, share
 
 
 def _levels(values: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:

@@ -182,8 +182,11 @@ def score_model(
         into = Path(f"{folder.name}-{name}") if shipped else folder / name
     scores = evaluate(folder, flows, into=into, rollout=rollout)
     add_cost(folder, into, "cpu")
-    flows_found = add_flows(into, scores)
-    scores = Scores(read_card(into), scores.arrays)
+    summary = {name: as_number(value) for name, value in by_flow.summary_of(scores).items()}
+    flows_found = by_flow.flows_of(scores)
+    errors = {"by_flow": {**flows_found, "errors": by_flow.errors_of(scores), **summary}}
+    scores = Scores(read_card(into) | errors, scores.arrays)
+    save_card(into, scores.card)
     if empty := int(scores.arrays["errors/prediction"].isnan().sum()):
         text = f"{empty} of the frames hold no flow at known points and are not scored"
         warn(Note("empty-frames", text))
@@ -215,15 +218,6 @@ def add_cost(folder: Path, into: Path, device: str) -> None:
     predictor = load(folder, device)
     cost = asdict(measure_cost(predictor.model, predictor.spec, device, seconds=0.5))
     save_card(into, read_card(into) | {"cost": cost})
-
-
-def add_flows(into: Path, scores: Scores) -> dict[str, Any]:
-    """Add the errors of single flows and conditions to stored scores; returns them."""
-    card = read_card(into)
-    summary = {name: as_number(value) for name, value in by_flow.summary_of(scores).items()}
-    card["by_flow"] = {**by_flow.flows_of(scores), "errors": by_flow.errors_of(scores), **summary}
-    save_card(into, card)
-    return dict(card["by_flow"])
 
 
 def identity_of(

@@ -38,6 +38,8 @@ SPANS = (6.0, 25.0)
 periods of a wake."""
 STARTS = 24
 """Predictions from each recording."""
+SETTLING = 100.0
+"""Time after which a prediction must have the amplitude of its recording, in D/U."""
 SMALLEST = 0.02
 """Displacements are fitted relative to their standard deviation, or to this if it is smaller."""
 
@@ -185,51 +187,66 @@ class WakeOscillator:
         self, mounting: Mounting, frames: int, interval: float, start: Sequence[float]
     ) -> Series:
         """Return y, y', q and q' (4, frames), the first one interval after the state ``start``."""
-        state = np.array(start, float)[:, None]
-        return self._advance(_Mountings.of([mounting], self), state, frames, interval)[:, 0]
+        return self._advance([mounting], np.array([start], float), frames, interval)[:, 0]
 
     def _predict(self, histories: Sequence[Response], frames: int) -> Series:
         """Return displacement, velocity and lift (3, flow, frames) of several flows."""
-        intervals = {history.interval for history in histories}
-        assert len(intervals) == 1, "flows that are predicted together share their interval"
-        mounts = _Mountings.of([history.mounting for history in histories], self)
-        state = self._state(mounts, histories)
-        y, v, q, _ = path = self._advance(mounts, state, frames, intervals.pop())
-        force = mounts.mass[:, None] * self._acceleration(mounts, path)
-        force = force + mounts.damping[:, None] * v + mounts.stiffness[:, None] * y
-        return np.stack((y, v, 2 * force))
+        interval = histories[0].interval
+        assert all(history.interval == interval for history in histories)
+        mounts = [history.mounting for history in histories]
+        y, v, q, _ = self._advance(mounts, self._start(histories), frames, interval)
+        m, c, k = (
+            np.array([[getattr(mount, name)] for mount in mounts])
+            for name in ("mass", "damping", "stiffness")
+        )
+        rates = self._rates(mounts)[:, 1, :3, None]
+        acceleration = rates[:, 0] * y + rates[:, 1] * v + rates[:, 2] * q
+        return np.stack((y, v, 2 * (m * acceleration + c * v + k * y)))
 
-    def _state(self, mounts: "_Mountings", histories: Sequence[Response]) -> Series:
-        """Return y, y', q and q' (4, flow) at the last frame of each history."""
-        series = [(h.displacement[-3:], h.velocity[-3:], h.lift[-3:]) for h in histories]
-        y, v, lift = np.array(series).transpose(1, 0, 2)
-        m, c, k = mounts.mass[:, None], mounts.damping[:, None], mounts.stiffness[:, None]
-        acceleration = (0.5 * lift - c * v - k * y) / m
-        whole, fluid = mounts.whole_mass[:, None], mounts.fluid_damping[:, None]
-        q = 4 / self.lift * (whole * acceleration + (c + fluid) * v + k * y)
-        # Second-order one-sided difference.
-        slope = (1.5 * q[:, 2] - 2 * q[:, 1] + 0.5 * q[:, 0]) / histories[0].interval
-        return np.stack((y[:, 2], v[:, 2], q[:, 2], slope))
+    def _start(self, histories: Sequence[Response]) -> Series:
+        """Return y, y', q and q' (flow, 4) at the last frame of each history."""
+        states = []
+        for history in histories:
+            mount = history.mounting
+            y, v, lift = history.displacement[-3:], history.velocity[-3:], history.lift[-3:]
+            acceleration = (0.5 * lift - mount.damping * v - mount.stiffness * y) / mount.mass
+            # The force of the wake is that on the body less added mass and damping by the fluid.
+            fluid = self.stall * 2 * pi * self.shedding_frequency(mount.reynolds)
+            added = 0.25 * pi * self.added_mass
+            q = 4 / self.lift * (0.5 * lift + added * acceleration + fluid * v)
+            # Second-order one-sided difference.
+            slope = (1.5 * q[2] - 2 * q[1] + 0.5 * q[0]) / history.interval
+            states.append((y[2], v[2], q[2], slope))
+        return np.array(states)
 
-    def _acceleration(self, mounts: "_Mountings", state: Series) -> Series:
-        y, v, q, _ = state
-        each = (slice(None),) + (None,) * (y.ndim - 1)
-        drag = (mounts.damping + mounts.fluid_damping)[each] * v
-        return (0.25 * self.lift * q - drag - mounts.stiffness[each] * y) / mounts.whole_mass[each]
+    def _rates(self, mounts: Sequence[Mounting]) -> Series:
+        """Return the matrices (flow, 4, 4) of the linear terms, without van der Pol's cubic one."""
+        found = []
+        for mount in mounts:
+            omega = 2 * pi * self.shedding_frequency(mount.reynolds)
+            mass = mount.mass + 0.25 * pi * self.added_mass
+            damping = mount.damping + self.stall * omega
+            body = np.array([-mount.stiffness, -damping, 0.25 * self.lift, 0.0]) / mass
+            wake = self.coupling * body + [0.0, 0.0, -(omega**2), self.epsilon * omega]
+            found.append([[0.0, 1.0, 0.0, 0.0], body, [0.0, 0.0, 0.0, 1.0], wake])
+        return np.array(found)
 
-    def _advance(self, mounts: "_Mountings", state: Series, frames: int, interval: float) -> Series:
-        """Return the states (4, flow, frames) that follow a state, by Runge-Kutta of order 4."""
-        omega = mounts.omega
+    def _advance(
+        self, mounts: Sequence[Mounting], state: Series, frames: int, interval: float
+    ) -> Series:
+        """Return the states (4, flow, frames) after (flow, 4), by Runge-Kutta of order 4."""
+        rates = self._rates(mounts)
+        cubic = np.array([2 * pi * self.shedding_frequency(m.reynolds) for m in mounts])
+        cubic *= self.epsilon
 
         def slope(s: Series) -> Series:
-            acceleration = self._acceleration(mounts, s)
-            _, v, q, r = s
-            wake = self.coupling * acceleration - omega**2 * q
-            return np.stack((v, acceleration, r, wake - self.epsilon * omega * (q * q - 1) * r))
+            change = np.matmul(rates, s[:, :, None])[:, :, 0]
+            change[:, 3] -= cubic * s[:, 2] ** 2 * s[:, 3]
+            return change
 
         count = max(1, int(np.ceil(interval / LARGEST_STEP)))
         h = interval / count
-        path = np.empty((*state.shape, frames))
+        path = np.empty((frames, *state.shape))
         for frame in range(frames):
             for _ in range(count):
                 a = slope(state)
@@ -237,36 +254,9 @@ class WakeOscillator:
                 c = slope(state + 0.5 * h * b)
                 d = slope(state + h * c)
                 # A far wrong start makes the cubic term too stiff for the step.
-                state = np.clip(state + h / 6 * (a + 2 * b + 2 * c + d), -1e3, 1e3)
-            path[..., frame] = state
-        return path
-
-
-@dataclass(frozen=True, eq=False)
-class _Mountings:
-    """The constants of several flows, (flow,) each."""
-
-    mass: Series
-    damping: Series
-    stiffness: Series
-    whole_mass: Series
-    """With the added mass."""
-    fluid_damping: Series
-    omega: Series
-    """2 pi St."""
-
-    @classmethod
-    def of(cls, mounts: Sequence[Mounting], model: WakeOscillator) -> Self:
-        mass = np.array([mount.mass for mount in mounts])
-        omega = 2 * pi * np.array([model.shedding_frequency(m.reynolds) for m in mounts])
-        return cls(
-            mass,
-            np.array([mount.damping for mount in mounts]),
-            np.array([mount.stiffness for mount in mounts]),
-            mass + 0.25 * pi * model.added_mass,
-            model.stall * omega,
-            omega,
-        )
+                state = np.clip(state + h / 6 * (a + 2 * (b + c) + d), -1e3, 1e3)
+            path[frame] = state
+        return path.transpose(2, 1, 0)
 
 
 _BOUNDS = {
@@ -279,20 +269,23 @@ _BOUNDS = {
     "reynolds_shift": (0.1, 50.0),
 }
 """Least and largest value of each coefficient in the fit."""
-_GUESSES = (
+GUESSES = (
     WakeOscillator(),
     WakeOscillator(strouhal=0.17, lift=0.4, epsilon=0.1, coupling=4.0, stall=0.3),
     WakeOscillator(strouhal=0.2, lift=1.0, epsilon=0.6, coupling=12.0, stall=2.0),
 )
-"""Where the fit starts; the best result counts."""
+"""Where a fit starts; the best result counts."""
 
 
-def fit_wake_oscillator(responses: Sequence[Response]) -> WakeOscillator:
+def fit_wake_oscillator(
+    responses: Sequence[Response], guesses: Sequence[WakeOscillator] = GUESSES
+) -> WakeOscillator:
     """Return the coefficients with the least error of displacement on training recordings.
 
-    The squared error of predictions from ``STARTS`` frames of each recording, first over short and
-    then over long spans. It grows linearly for large errors, so that a few predictions of the wrong
-    phase do not decide.
+    The error has two terms of equal weight: predictions from ``STARTS`` frames of each recording,
+    first over short and then over long spans; and the amplitude to which a prediction settles,
+    which short predictions of a settled vibration do not determine. Squared errors grow linearly
+    once they are large, so that a few predictions of the wrong phase do not decide.
     """
     optimize = import_extra("scipy.optimize", "fitting a wake oscillator")
     if not responses:
@@ -306,19 +299,24 @@ def fit_wake_oscillator(responses: Sequence[Response]) -> WakeOscillator:
         return WakeOscillator(**dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
 
     found = []
-    for guess in _GUESSES:
+    for guess in guesses:
         values = dict(zip(_BOUNDS, astuple(guess), strict=True)) | {"reynolds_shift": 20.0}
         if depends:
             values["strouhal"] *= 1.2
         place = np.log([values[name] for name in names])
         for span in SPANS:
             groups = _windows(responses, span)
+
+            def residuals(x: Series, groups: list[_Windows] = groups) -> Series:
+                model = model_of(x)
+                return np.concatenate((_errors(model, groups), _settled(model, responses)))
+
             result = optimize.least_squares(
-                lambda x, groups=groups: _residuals(model_of(x), groups),
+                residuals,
                 place,
                 bounds=bounds,
                 loss="soft_l1",
-                f_scale=0.5,
+                f_scale=0.1,
                 max_nfev=60,
             )
             place = np.clip(result.x, bounds[0] + 1e-6, bounds[1] - 1e-6)
@@ -352,9 +350,24 @@ def _windows(responses: Sequence[Response], span: float) -> list[_Windows]:
     return list(groups.values())
 
 
-def _residuals(model: WakeOscillator, groups: Sequence[_Windows]) -> Series:
+def _errors(model: WakeOscillator, groups: Sequence[_Windows]) -> Series:
+    """Relative errors of the displacement, of mean square one if they are as large as it."""
     found = []
     for histories, targets, scales in groups:
         error = model._predict(histories, len(targets[0]))[0] - np.array(targets)
         found.append((error / np.array(scales)[:, None]).ravel())
-    return np.concatenate(found)
+    together = np.concatenate(found)
+    return together / np.sqrt(len(together))
+
+
+def _settled(model: WakeOscillator, responses: Sequence[Response]) -> Series:
+    """Relative errors of the amplitude after a long time, scaled likewise."""
+    found = []
+    for interval in {response.interval for response in responses}:
+        same = [response for response in responses if response.interval == interval]
+        frames = round(SETTLING / interval)
+        y = model._predict([response.part(0, 3) for response in same], frames)[0]
+        true = np.array([response.displacement.std() for response in same])
+        found.append((y[:, frames // 2 :].std(1) - true) / np.maximum(true, SMALLEST))
+    together = np.concatenate(found)
+    return together / np.sqrt(len(together))

@@ -204,6 +204,16 @@ def test_pivpy_finds_its_layout_and_flags(tmp_path: Path) -> None:
     np.testing.assert_array_equal(codes, np.where(known, np.where(measured, 1, 2), 0))
 
 
+def test_pivpy_itself_reads_vectors_and_flags(tmp_path: Path) -> None:
+    io = pytest.importorskip("pivpy.io")
+    original = stereo()
+    found = io.read_piv(convert(recorded(original), tmp_path / "piv.nc")).transpose("t", "y", "x")
+    known = original.known().numpy()
+    np.testing.assert_array_equal(found.chc.values > 0, known)
+    np.testing.assert_array_equal(found.u.values[known], original.read().numpy()[:, 0][known])
+    np.testing.assert_array_equal(found.t.values, original.time.numpy())
+
+
 def test_the_record_of_a_file_that_another_program_changed_is_ignored(tmp_path: Path) -> None:
     original = make_trajectory()
     out = convert(recorded(original), tmp_path / "piv.nc")

@@ -52,10 +52,21 @@ class StandIn(nn.Module):
         return state
 
 
+class Headless(nn.Module):
+    """A model without a projection."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.only = nn.Conv2d(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.only(x)
+
+
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     package, models = ModuleType("neuralop"), ModuleType("neuralop.models")
-    models.FNO = StandIn  # type: ignore[attr-defined]
+    models.FNO, models.Headless = StandIn, Headless  # type: ignore[attr-defined]
     models.get_model = lambda config: None  # type: ignore[attr-defined]
     package.models = models  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "neuralop", package)
@@ -76,6 +87,12 @@ def test_the_output_of_the_model_is_added_to_the_last_frame(stand_in: None) -> N
         assert torch.equal(model(x), expected + x[:, 2:] if residual else expected)
 
 
+def test_a_model_without_projection_does_not_start_as_persistence(stand_in: None) -> None:
+    model = make(FieldSpec(), name="Headless", options={})
+    x = torch.randn(2, 2, 9, 14)
+    assert torch.equal(model(x), model.operator(x) + x) and not torch.equal(model(x), x)
+
+
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("neuralop", "neuralop.models"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -86,7 +103,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"name": "FNOO"}, ("'FNOO'", "FNO")),
+        ({"name": "FNOO"}, ("'FNOO'", "FNO, Headless")),
         ({"options": {"n_mods": [4, 4]}}, ("n_mods", "neuralop.models.FNO")),
         ({"options": {"in_channels": 2}}, ("in_channels", "data")),
     ],

@@ -13,11 +13,11 @@ PACKAGE = Path(__file__).parents[1] / "pibert"
 # Bottom to top. Modules on one line do not import each other.
 LAYERS = (
     ("files", "stopping"),
-    ("sample_rng", "compilation", "config", "notes", "progress", "rollout"),
+    ("sample_rng", "compilation", "config", "notes", "progress"),
     ("plugins",),
     ("physics",),
     ("fields",),
-    ("solver", "models"),
+    ("solver", "models", "rollout"),
     ("data",),
     ("pretraining",),
     ("inference",),

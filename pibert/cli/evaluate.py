@@ -1,7 +1,7 @@
 """``pibert evaluate``: one run, scored."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,6 +76,7 @@ def evaluate(
         free = card.get("free_run")
         covered = card.get("rollout_intervals")
         more = {"rollout": rolled, "rollout_intervals": covered, "free_run": free}
+        more["structure"] = card.get("structure")
         return show_json({**kept, **more, "by_flow": by_flow, "written": written})
     console = Console()
     frames = card["data"]["test_frames"]
@@ -85,7 +86,11 @@ def evaluate(
             console,
             f"{filled:,} points of these frames were filled, not measured; they are not scored",
         )
-    show_table(console, *_pointwise_table(card))
+    state = card["data"]["spec"].get("state", [])
+    show_table(console, *_pointwise_table(card, without=state))
+    if state:
+        say(console, "State of the structure:")
+        show_table(console, *_pointwise_table(card, only=state))
     say(
         console,
         "lpcc: correlation of prediction and truth. skill: 1 is perfect, 0 as good as repeating "
@@ -99,19 +104,27 @@ def evaluate(
         _show_coverage(console, card["rollout_intervals"])
     if "free_run" in card:
         _show_free_runs(console, card["free_run"])
+    if "structure" in card:
+        from pibert.report.structure import write_response
+
+        _show_structure(console, card["structure"])
+        say(console, f"Response and displacements: {write_response(scores, out)}")
     say(console, f"All numbers: {out / 'scores.json'}")
 
 
-def _pointwise_table(card: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _pointwise_table(
+    card: Mapping[str, Any], *, without: Sequence[str] = (), only: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
     """Metrics by component; a common unit stands with the metric, others with the values."""
     entries, found = (card[key]["physical/pointwise"] for key in ("entries", "values"))
     values = {(e["metric"], e["component"]): v for e, v in zip(entries, found, strict=True)}
     units = {(e["metric"], e["component"]): e["unit"] for e in entries}
-    components = list(dict.fromkeys(component for _, component in units))
+    components = [name for name in dict.fromkeys(c for _, c in units) if name not in without]
+    components = list(only or components)
     rows = []
     for metric in dict.fromkeys(metric for metric, _ in units if metric != _ALIAS):
         shown = [units.get((metric, component), "1") for component in components]
-        common = {units[key] for key in units if key[0] == metric}
+        common = {units[key] for key in units if key[0] == metric and key[1] in components}
         name = metric
         if len(common) == 1 and common != {"1"}:
             name, shown = f"{metric} [{common.pop()}]", ["1"] * len(components)
@@ -219,6 +232,35 @@ def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
 
 def _bracketed(unit: str) -> str:
     return "" if unit == "1" else f" [{unit}]"
+
+
+def _show_structure(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print amplitude, frequency, phase error and regime of every flow, beside the truth."""
+    from pibert.evaluation.structure import PHASE_PERIODS, REDUCED_VELOCITY
+
+    lost: list[str] = []
+    texts: list[list[str]] = []
+    for row in sorted(rows, key=lambda row: row["parameters"].get(REDUCED_VELOCITY, 0.0)):
+        if row["diverged"]:
+            lost.append(f"{row['flow']} after {row['lasted']} of {row['frames']} frames")
+            continue
+        name = [row["flow"], digits(row["parameters"].get(REDUCED_VELOCITY))]
+        mine, theirs = row["predicted"], row["true"]
+        cells = [digits(one[key]) for key in ("amplitude", "frequency") for one in (mine, theirs)]
+        regimes = [str(one.get("regime") or "-") for one in (mine, theirs)]
+        texts.append([*name, *cells, digits(row["errors"]["phase"]), *regimes])
+    say(console, "Vibration of the body, rolled out from the start of each flow:")
+    if lost:
+        say(console, f"Lost: {'; '.join(lost)}")
+    if not texts:
+        return
+    columns = ("flow", "U*", "A/D", "true", "f", "true", "phase error", "regime", "true")
+    show_table(console, columns, texts)
+    say(
+        console,
+        f"U*: reduced velocity. Phase error in periods, after {PHASE_PERIODS:g} of them; - : "
+        "unknown, as the flow is too short or the body at rest.",
+    )
 
 
 def _span(lengths: list[int]) -> str:

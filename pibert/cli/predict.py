@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 STEPS = 200
 _INTERVALS = "Prediction intervals"
 _OUTPUT = "Output"
+_SERIES = ".csv"
 _PICTURES = (".png", ".gif", ".mp4")
 
 
@@ -58,7 +59,8 @@ class ForecastOptions:
         list[Path],
         option(
             "Write this file; repeatable. .h5: PIBERT's own format; .nc: NetCDF; .pvd, .xdmf: "
-            "ParaView; .png: a strip of frames; .gif, .mp4: animations.",
+            "ParaView; .png: a strip of frames; .gif, .mp4: animations; .csv: the state of moving "
+            "bodies.",
             panel=_OUTPUT,
         ),
     ]
@@ -106,7 +108,7 @@ class ForecastOptions:
         option(
             "Set the format. Default: from the file name.",
             "--format",
-            metavar="h5|nc|pvd|xdmf|png|gif|mp4",
+            metavar="h5|nc|pvd|xdmf|png|gif|mp4|csv",
             panel=_OUTPUT,
         ),
     ] = None
@@ -223,6 +225,7 @@ def rollout(
                 say(run.console, f"{count} of {done} predicted frames are at recorded times")
             _show_by_lead(run.console, run.scores, run.about.time_unit)
             run.show_coverage()
+            run.show_state()
         say(run.console, f"Wrote {done} frames to {', '.join(run.written)}.")
     if diverged:
         complain(f"error: stopped after {done} of {steps} steps: {diverged}")
@@ -266,7 +269,10 @@ class _Run:
         self.forecaster = Forecaster(
             self.recording, self.predictor, self._calibrated, how.level, how.false_alarms
         )
-        self.scores = ForecastScores(written_spec(self.recording), self.predictor.normalizer)
+        written = written_spec(self.recording)
+        fields = len(written.channels)
+        self.scores = ForecastScores(written, self.predictor.normalizer.first(fields))
+        self._blocks: list[dict[str, Any]] = []
 
     def _load(self) -> None:
         """Load the model, with its calibration if intervals are wanted."""
@@ -358,6 +364,7 @@ class _Run:
                     for writer in self._writers:
                         writer.append(block)
                     self.scores.add(block, last)
+                    self._blocks.append({"time": block.time, **block.series})
                     done += len(block.time)
                     update(done)
             except FloatingPointError as error:
@@ -394,6 +401,21 @@ class _Run:
             parts = ", ".join(f"{share:.3f} of the true {name}" for name, share in shares.items())
             say(self.console, f"Intervals of level {self.how.level:g} contain {parts}.")
 
+    def state(self) -> dict[str, dict[str, float]]:
+        """Error and coverage of the state of moving bodies, where the true one is known."""
+        from pibert.evaluation.structure import state_scores
+
+        return state_scores(self._blocks, self.recording.spec.state)
+
+    def show_state(self) -> None:
+        for name, found in self.state().items():
+            share = found.get("coverage")
+            held = (
+                "" if share is None else f"; its intervals contain {share:.3f} of the true values"
+            )
+            text = f"{name}: error {found['error']:.3g} of the deviation of the true one{held}"
+            say(self.console, text[0].upper() + text[1:] + ".")
+
     def summary(self) -> dict[str, Any]:
         facts: dict[str, Any] = {
             **self.about.local["prediction"],
@@ -401,6 +423,7 @@ class _Run:
             "trajectory": self.about.name,
             "scored": len(self.scores.numbers),
             "written": self.written,
+            **({"state": state} if (state := self.state()) else {}),
             "notes": [note.to_dict() for note in self.notes],
         }
         if self._calibrated is not None:
@@ -413,7 +436,7 @@ def _check_outputs(source: Path, out: list[Path], format_: str | None) -> dict[P
     from pibert.data.convert import refuse_overwriting
     from pibert.data.writers import WRITERS
 
-    known = (*WRITERS, *_PICTURES)
+    known = (*WRITERS, _SERIES, *_PICTURES)
     if format_ is not None and len(out) > 1:
         raise ValueError("--format goes with one --out; with several, the names set the formats")
     suffixes: dict[Path, str] = {}

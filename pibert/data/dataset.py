@@ -279,7 +279,15 @@ def common_spec(trajectories: Sequence[Trajectory]) -> FieldSpec:
     parameters: dict[str, Parameter] = {}
     for trajectory in trajectories:
         other = trajectory.spec
-        for what in ("channels", "units", "grid.shape", "grid.dx", "grid.dy", "grid.sides"):
+        for what in (
+            "channels",
+            "units",
+            "state",
+            "grid.shape",
+            "grid.dx",
+            "grid.dy",
+            "grid.sides",
+        ):
             mine, theirs = attrgetter(what)(first.spec), attrgetter(what)(other)
             if not _same(mine, theirs):
                 raise ValueError(
@@ -301,9 +309,17 @@ def common_spec(trajectories: Sequence[Trajectory]) -> FieldSpec:
     bodies = [t.spec.grid.body for t in trajectories]
     if any(b is None or grid.body is None or not torch.equal(b, grid.body) for b in bodies):
         grid = replace(grid, body=None)
-    if any(t.spec.grid.origin != grid.origin for t in trajectories):
+    same_bodies = all(t.spec.bodies == spec.bodies for t in trajectories)
+    same_origin = all(t.spec.grid.origin == grid.origin for t in trajectories)
+    if spec.state and not (same_bodies and same_origin):
+        raise ValueError(
+            "the moving bodies of these trajectories, or the origins of their grids, differ; a "
+            "model of their state needs one arrangement: train on one of them at a time"
+        )
+    if not same_origin:
         grid = replace(grid, origin=(0.0, 0.0))
-    return replace(spec, grid=grid, parameters=tuple(parameters.values()))
+    moving = spec.bodies if same_bodies and same_origin else ()
+    return replace(spec, grid=grid, bodies=moving, parameters=tuple(parameters.values()))
 
 
 def _same(a: object, b: object) -> bool:

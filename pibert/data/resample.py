@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.splits import Segment, split_at_gaps
-from pibert.data.views import MappedFrames, map_mask, pick
+from pibert.data.views import MappedFrames, map_mask, pick, with_state
 from pibert.data.wording import counted
 from pibert.fields import MASKS, Boundary, Grid, Sides, Trajectory, read_mask
 from pibert.physics import find_family
@@ -52,7 +52,8 @@ def represent(
     """Return a lazy view with matching time step, grid and masks; ``local`` records it.
 
     ``frames``, without a step, are chosen first, then every Nth of them (``stride``, 1 if the time
-    has gaps), then the first ``max_frames``. ``channels`` names those to keep, in this order;
+    has gaps), then the first ``max_frames``. ``channels`` names those to keep, in this order; the
+    last of them may be series, which become the state of the structure (``views.with_state``).
     ``size`` is rows and columns of the view's grid.
     """
     if stride < 1 or (max_frames is not None and max_frames < 1):
@@ -61,6 +62,8 @@ def represent(
         )
     if frames.step not in (None, 1):
         raise ValueError(f"expected frames without a step, found one of {frames.step}; use stride")
+    if channels is not None:
+        trajectory = with_state(trajectory, channels)
     spec, local = trajectory.spec, dict(trajectory.local)
     stretch = range(trajectory.num_frames)[frames]
     pieces = split_at_gaps(Segment(0, stretch.start, stretch.stop), trajectory.time, spec.dt)
@@ -101,6 +104,7 @@ def represent(
         spec,
         channels=names,
         units=tuple(spec.units[i] for i in picked),
+        state=tuple(name for name in names if name in spec.state),
         dt=None if spec.dt is None else spec.dt * stride,
         grid=grid,
     )

@@ -312,6 +312,15 @@ def rescale(
         reference_length=_times(spec.reference_length, along_x),
         reference_velocity=_times(spec.reference_velocity, velocity),
         viscosity=_times(spec.viscosity, along_x * velocity),
+        bodies=tuple(
+            replace(
+                body,
+                radius=along_x * body.radius,
+                centre=(along_x * body.centre[0], along_y * body.centre[1]),
+                unit=(along_x if body.axis == "x" else along_y) * body.unit,
+            )
+            for body in spec.bodies
+        ),
     )
     states = trajectory.states
     if any(factor != 1 for factor in channels):

@@ -5,7 +5,7 @@ for worker processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,50 @@ def scale_channels(
     values = fields.read(frames, channels)
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     return values * values.new_tensor(pick(factors, channels))[:, None, None]
+
+
+def with_state(trajectory: Trajectory, names: Sequence[str]) -> Trajectory:
+    """Return the trajectory with the series among some names as channels, constant in space.
+
+    They are the state of a structure, such as the displacement of a body.
+    """
+    spec = trajectory.spec
+    state = [n for n in dict.fromkeys(names) if n in trajectory.series and n not in spec.channels]
+    if not state:
+        return trajectory
+    for name in state:
+        if not bool(trajectory.series[name].isfinite().all()):
+            raise ValueError(
+                f"trajectory {trajectory.name!r}: the series {name!r} has values that are not "
+                "finite; cut them off, or train without the state of the structure"
+            )
+    values = torch.stack([trajectory.series[name] for name in state], dim=1)
+    t, c, ny, nx = trajectory.states.shape
+    return replace(
+        trajectory,
+        states=MappedFrames((t, c + len(state), ny, nx), partial(_stated, trajectory, values)),
+        spec=replace(
+            spec,
+            channels=(*spec.channels, *state),
+            units=(*spec.units, *["1"] * len(state)),
+            state=(*spec.state, *state),
+        ),
+    )
+
+
+def _stated(
+    base: Trajectory, values: Tensor, frames: slice, channels: Sequence[int] | None
+) -> Tensor:
+    """Read fields and series (t, k) as channels."""
+    count = base.states.shape[1]
+    wanted = range(count + values.shape[1]) if channels is None else channels
+    fields = base.read(frames, [c for c in wanted if c < count])
+    uniform = values[frames][:, [c - count for c in wanted if c >= count]].to(fields)
+    state = uniform[..., None, None].expand(-1, -1, *fields.shape[-2:])
+    both = torch.cat((fields, state), dim=1)
+    # Series come after fields, in whatever order they are asked for.
+    order = sorted(range(len(wanted)), key=lambda place: wanted[place] >= count)
+    return both[:, [order.index(place) for place in range(len(wanted))]]
 
 
 def spread(count: int, wanted: int) -> list[int]:

@@ -118,7 +118,8 @@ def terms_of(
     each = torch.where(known[:, None], torch.stack(points), 0.0).sum((1, 3, 4))
     scales = torch.tensor(channel_scales(spec, normalizer)).to(truth)
     powers = torch.tensor([0, 2, 2, 2, 2, 1], device=each.device)[:, None]
-    pooled = (each / scales**powers).sum(1, keepdim=True)
+    counted = torch.where(scales.isfinite(), each / scales**powers, 0.0)
+    pooled = counted.sum(1, keepdim=True)
     return torch.cat((each, pooled), dim=1).mT
 
 

@@ -153,7 +153,8 @@ class LeadTimes:
         errors = [ratio(error, energy), ratio(error, spread), 1 - ratio(error, persistence)]
         correlation = ratio(cross, (predicted * true).sqrt())
         channels = len(self.spec.channels)
-        weights = torch.tensor([1.0] * channels + [float(channels)]).to(sums)
+        fields = float(len(self.spec.of_fields.channels))
+        weights = torch.tensor([1.0] * channels + [fields]).to(sums)
         rmse = ratio(error, sums[..., 2:3] * weights).sqrt()
         rings = num_rings(self.spec.grid)
         predicted, truth = sums[..., -2 * rings :].unflatten(-1, (2, rings)).unbind(-2)

@@ -8,10 +8,11 @@ and processes, and the interval of a value comes from sums over resampled frames
 sequences (a spectrum in time, a mean profile) has one row of terms for each sequence.
 
 A field has a component per channel, the speed ``|u|`` where it has a velocity, and ``all``: the
-values of all channels as one sample. Where units differ ``all`` takes each channel in units of its
-standard deviation in the training set.
+values of all channels as one sample, without the state of a structure. Where units differ ``all``
+takes each channel in units of its standard deviation in the training set.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -99,17 +100,25 @@ class Measure(ABC):
 
 
 def channel_scales(spec: FieldSpec, normalizer: Normalizer) -> tuple[float, ...]:
-    """What ``all`` divides each channel by: 1 where they have one unit, else their std."""
+    """What ``all`` divides each channel by: 1 where they have one unit, else their std.
+
+    Infinite for the state of a structure, which ``all`` leaves out.
+    """
     if len(normalizer.std) != len(spec.channels):
         raise ValueError(
             f"expected a mean and a std for each of {spec.channels}, found {len(normalizer.std)}"
         )
-    return normalizer.std if len(set(spec.units)) > 1 else (1.0,) * len(spec.channels)
+    fields = spec.of_fields
+    scales = (1.0,) * len(fields.channels)
+    if len(set(fields.units)) > 1:
+        scales = normalizer.std[: len(fields.channels)]
+    return (*scales, *[math.inf] * len(spec.state))
 
 
 def common_unit(spec: FieldSpec) -> str:
     """The unit of ``all``."""
-    return spec.units[0] if len(set(spec.units)) == 1 else "1"
+    units = set(spec.of_fields.units)
+    return spec.units[0] if len(units) == 1 else "1"
 
 
 def squared_unit(unit: str) -> str:
@@ -208,7 +217,8 @@ class SquaredErrors(Measure):
         each = sums.unflatten(-1, (len(self.spec.channels), 3))
         scales = channel_scales(self.spec, self.normalizer)
         weight = torch.tensor(scales, dtype=sums.dtype, device=sums.device) ** -2
-        weights = torch.stack((torch.ones_like(weight), weight, weight), dim=-1)
+        counted = (weight > 0).to(weight)
+        weights = torch.stack((counted, weight, weight), dim=-1)
         pooled = (weights * each).sum(-2, keepdim=True)
         count, error, energy = torch.cat((each, pooled), dim=-2).unbind(-1)
         return count, error, energy

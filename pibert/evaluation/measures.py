@@ -60,8 +60,9 @@ def measures_by_space(
     """
     physical = frame_measures(spec, normalizer, has_body=has_body, length_unit=length_unit)
     if spec.velocity is not None:
-        official = Official(spec=spec, frames=SHORTEST, mean=mean)
-        physical = (*physical, Temporal(spec=spec), official)
+        physical = (*physical, Temporal(spec=spec))
+    if spec.velocity is not None and not spec.state:
+        physical = (*physical, Official(spec=spec, frames=SHORTEST, mean=mean))
     physical = (*physical, *_added(spec, normalizer))
     plain, identity = replace(spec, units=()), Normalizer.identity(len(spec.channels))
     return {PHYSICAL: physical, STANDARDISED: _any_fields(plain, identity, has_body)}
@@ -76,7 +77,7 @@ def window_measures(spec: FieldSpec, frames: int, mean: Tensor | None = None) ->
     measures: list[Measure] = []
     if spec.family is not None and find_family(spec.family).diagnostic_names:
         measures.append(FamilyDiagnostics(spec=spec))
-    if spec.velocity is not None:
+    if spec.velocity is not None and not spec.state:
         measures.append(Official(spec=spec, frames=frames, mean=mean))
         if spec.grid.shape == SHAPE:
             measures.append(Competition(spec=spec))

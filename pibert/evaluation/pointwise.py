@@ -85,7 +85,7 @@ class Pointwise(Measure):
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
         fields = [frames.truth, frames.prediction, frames.last]
         fields = [with_speed(known_values(f, frames.known), self.spec) for f in fields]
-        channels = len(self.spec.channels)
+        channels = len(self.spec.of_fields.channels)
         shifts = list(self.normalizer.mean)
         if self.spec.velocity is not None:
             u, v = (shifts[channel] for channel in self.spec.velocity)
@@ -94,9 +94,10 @@ class Pointwise(Measure):
             _sums([f[:, i : i + 1] for f in fields], frames.known, shift)
             for i, shift in enumerate(shifts)
         ]
-        scales = channel_scales(self.spec, self.normalizer)
+        scales = channel_scales(self.spec, self.normalizer)[:channels]
         pooled = [torch.stack([f[:, i] / s for i, s in enumerate(scales)], 1) for f in fields]
-        centre = sum(m / s for m, s in zip(self.normalizer.mean, scales, strict=True)) / channels
+        means = self.normalizer.mean[:channels]
+        centre = sum(m / s for m, s in zip(means, scales, strict=True)) / channels
         sums.append(_sums(pooled, frames.known, centre))
         return torch.cat(sums, dim=1)
 

@@ -98,7 +98,7 @@ def score_rollouts(
     rows: list[Tensor] = []
     window_rows: dict[str, list[Tensor]] = {name: [] for name in whole}
     runs = ((start, steps) for start in starts)
-    for (index, _), frames in zip(starts, _rolled_out(predictor, samples, runs), strict=True):
+    for (index, _), frames in zip(starts, rolled_out(predictor, samples, runs), strict=True):
         # Persistence knows no more of a gap than its mean.
         last = torch.where(frames.last.isnan(), climates[index].mean.to(frames.last), frames.last)
         rows.append(measure.terms(replace(frames, last=last), climates[index]).cpu())
@@ -155,7 +155,7 @@ def score_free_runs(
     sampling: list[Tensor] = []
     pictures: dict[str, Tensor] = {}
     shown = len(runs) // 2
-    for flow in _rolled_out(predictor, samples, runs):
+    for flow in rolled_out(predictor, samples, runs):
         if len(terms) == shown:
             pictures = measure.pictures(flow)
         terms.append(measure.terms(flow))
@@ -189,7 +189,7 @@ def _free_run_starts(samples: Samples, frames: int, most: int) -> list[tuple[Sta
     return sorted((start, count) for _, start, count in rounds[: max(flows, most)])
 
 
-def _rolled_out(
+def rolled_out(
     predictor: RolloutPredictor, samples: Samples, runs: Iterable[tuple[Start, int]]
 ) -> Iterator[Frames]:
     """Prediction and truth of rollouts of some frames from each start, in their order.

@@ -6,13 +6,15 @@ They take plain arrays: the displacement and its time, evenly spaced.
                 amplitude of a sine. In the unit of the displacement
     frequency   the highest peak of the power spectrum (Hann window), between the bins by a parabola
                 through the logarithm of the power. Unknown below two periods
-    regime      ``lock-in`` if the body vibrates at its natural frequency f_n, |f / f_n - 1| <= 0.2,
-                by at least 0.05; ``at rest`` below 0.005 of the reference length; else ``outside``
+    regime      ``lock-in`` if the body vibrates near its natural frequency f_n in the fluid,
+                |f / f_n - 1| <= 0.2, by at least 0.05 diameters; ``at rest`` below 0.005; else
+                ``outside``
     phase error of a prediction after n periods: |phase' - phase| / 2 pi, in periods, not wrapped.
                 The phase at a time is that of a sine of the true frequency, fitted to the period
                 around it
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,7 +51,7 @@ class Vibration:
         """Lock-in or not; None where the frequency is unknown.
 
         Args:
-            natural_frequency: Of the mounting, in the unit of ``frequency``.
+            natural_frequency: In the fluid, in the unit of ``frequency``.
             diameter: In the unit of ``amplitude``.
         """
         if self.amplitude < AT_REST * diameter:
@@ -58,6 +60,20 @@ class Vibration:
             return None
         is_near = abs(self.frequency / natural_frequency - 1) <= LOCKED
         return "lock-in" if is_near and self.amplitude >= LOCKED_AMPLITUDE * diameter else "outside"
+
+
+def natural_frequency(
+    reduced_velocity: float, mass_ratio: float = math.inf, *, speed: float = 1.0
+) -> float:
+    """Return the natural frequency of a cylinder in still fluid, in diameters per time.
+
+    Args:
+        reduced_velocity: U / (f D) with the frequency f in vacuum.
+        mass_ratio: Mass over that of the displaced fluid, which is the added mass; infinite: in
+            vacuum.
+        speed: U, in diameters per time.
+    """
+    return speed / (reduced_velocity * math.sqrt(1 + 1 / mass_ratio))
 
 
 def vibration(displacement: ArrayLike, time: ArrayLike) -> Vibration:

@@ -123,7 +123,7 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
     validation, checked = None, 0
     if isinstance(schedule, RolloutTraining):
         rollout, checked = _that_fit(schedule, flows, segments, model.config)
-        scales = LossScales.from_training(flows.spec, flows.normalizer)
+        scales = _loss_scales(experiment, flows)
         validation = weighted({"supervised": (1.0, free_rollout(scales, checked))})
     steps = rollout.steps if weights.supervised else 1
 
@@ -260,7 +260,7 @@ def make_objectives(
 ) -> Callable[[int], Objective]:
     """Return the objective of every epoch."""
     spec, normalizer = flows.spec, flows.normalizer
-    scales = LossScales.from_training(spec, normalizer)
+    scales = _loss_scales(experiment, flows)
     for head, weight in (("reconstruct", "mpp"), ("consistency", "ecp")):
         if getattr(weights, weight) and not hasattr(model, head):
             raise ValueError(
@@ -284,6 +284,11 @@ def make_objectives(
         return augmented(weighted(terms), experiment.augmentation, spec, normalizer)
 
     return lambda epoch: of_steps(rollout.steps_at(epoch))
+
+
+def _loss_scales(experiment: Experiment, flows: Flows) -> LossScales:
+    weight = (experiment.losses or LossWeights()).state
+    return LossScales.from_training(flows.spec, flows.normalizer, weight)
 
 
 def _step_objective(

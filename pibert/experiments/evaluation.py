@@ -39,6 +39,7 @@ from pibert.evaluation.scores import (
 )
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
 from pibert.evaluation.statistics import LEAST_FRAMES, Statistics
+from pibert.evaluation.structure import score_structure
 from pibert.experiments.flows import IDENTITIES, Flows
 from pibert.experiments.held_out import check_fields, flows_to_score
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
@@ -149,6 +150,9 @@ def evaluate(
     if rollout is not None and (frames := _free_run_frames(rollout, samples)):
         card["free_run"], more = _free_runs(predictor, samples, frames, rollout.starts, card)
         arrays |= more
+    if predictor.spec.moving:
+        card["structure"], more = score_structure(predictor, samples)
+        arrays |= _named("structure", more)
     scores = Scores(card, arrays)
     into.mkdir(parents=True, exist_ok=True)
     save_scores(into, scores)

@@ -7,6 +7,7 @@ construction; descriptions convert to plain JSON and back without loss.
 
 from pibert.fields.equations import is_solenoidal, known_coefficients
 from pibert.fields.spec import PARAMETER_WIDTH, FieldSpec, Normalizer, Parameter
+from pibert.fields.structure import MovingBody, with_uniform_state
 from pibert.fields.trajectory import MASKS, Batch, FrameSource, Trajectory, read_mask
 from pibert.physics.grid import Boundary, Grid, Sides, on_device
 
@@ -18,6 +19,7 @@ __all__ = [
     "FieldSpec",
     "FrameSource",
     "Grid",
+    "MovingBody",
     "Normalizer",
     "Parameter",
     "Sides",
@@ -26,4 +28,5 @@ __all__ = [
     "known_coefficients",
     "on_device",
     "read_mask",
+    "with_uniform_state",
 ]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, Self
 
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pibert.fields.structure import MovingBody
 from pibert.physics.families import FAMILIES
 from pibert.physics.grid import Grid
 
@@ -87,9 +88,13 @@ class FieldSpec:
     reference_length: float | None = None
     viscosity: float | None = None
     """Kinematic viscosity if it is the same for all samples; overrides the Reynolds number."""
+    state: tuple[str, ...] = ()
+    """Channels that hold the state of a structure, constant in space; they come last."""
+    bodies: tuple[MovingBody, ...] = ()
+    """Bodies that move with a displacement, a channel or a series of the recording."""
 
     def __post_init__(self) -> None:
-        for name in ("channels", "units", "parameters"):
+        for name in ("channels", "units", "parameters", "state", "bodies"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a tuple, found {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -109,6 +114,12 @@ class FieldSpec:
             raise ValueError(
                 f"at most {PARAMETER_WIDTH} parameters fit a model, found {len(names)}"
             )
+        count = len(self.channels) - len(self.state)
+        if self.channels[max(count, 0) :] != self.state or not count:
+            raise ValueError(
+                f"expected the state {list(self.state)} as the last channels, after at least one "
+                f"field, found channels {list(self.channels)}"
+            )
         for name in ("dt", "reference_velocity", "reference_length", "viscosity"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -117,6 +128,19 @@ class FieldSpec:
     @property
     def parameter_names(self) -> tuple[str, ...]:
         return tuple(parameter.name for parameter in self.parameters)
+
+    @property
+    def moving(self) -> tuple[MovingBody, ...]:
+        """The bodies whose displacement is part of the state."""
+        return tuple(body for body in self.bodies if body.displacement in self.state)
+
+    @property
+    def of_fields(self) -> Self:
+        """The spec without the state."""
+        if not self.state:
+            return self
+        count = len(self.channels) - len(self.state)
+        return replace(self, channels=self.channels[:count], units=self.units[:count], state=())
 
     @property
     def velocity(self) -> tuple[int, int] | None:
@@ -158,7 +182,14 @@ class FieldSpec:
             for parameter in self.parameters
         ]
         data["grid"] = self.grid.to_dict()
-        return data | {"channels": list(self.channels), "units": list(self.units)}
+        data |= {"channels": list(self.channels), "units": list(self.units)}
+        # Left out where there are none, as in older files.
+        structure = {
+            "state": list(self.state),
+            "bodies": [body.to_dict() for body in self.bodies],
+        }
+        data = {name: value for name, value in data.items() if name not in structure}
+        return data | {name: value for name, value in structure.items() if value}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -167,6 +198,8 @@ class FieldSpec:
         data["units"] = tuple(data["units"])
         data["parameters"] = tuple(Parameter(**entry) for entry in data["parameters"])
         data["grid"] = Grid.from_dict(data["grid"])
+        data["state"] = tuple(data.get("state", ()))
+        data["bodies"] = tuple(MovingBody.from_dict(entry) for entry in data.get("bodies", ()))
         return cls(**data)
 
 
@@ -189,6 +222,10 @@ class Normalizer:
                 f"means must be finite and every std finite and positive, found {self.mean} and "
                 f"{self.std}"
             )
+
+    def first(self, channels: int) -> Self:
+        """Return that of the first channels."""
+        return type(self)(self.mean[:channels], self.std[:channels])
 
     @classmethod
     def identity(cls, channels: int) -> Self:

@@ -232,11 +232,13 @@ class RolloutIntervals:
     def half_widths(self, block: Block, start: int) -> Tensor:
         """Of a block of which ``start`` frames came before, on the caller's grid."""
         frames, seen = block.on_model.cpu(), self._input.seen.cpu()
+        known = self._known[:, None] if block.known is None else block.known.cpu()
         forecast = Forecast(
             prediction=frames,
             before=torch.cat((self._newest, frames[:, :-1]), dim=1),
             spread=None if block.spread is None else block.spread.cpu(),
             seen=seen,
+            known=None if block.known is None else known,
             parameters=self._input.parameters.cpu(),
         )
         self._newest = frames[:, -1:]
@@ -244,7 +246,10 @@ class RolloutIntervals:
         scales = self._difficulty.scales(forecast, self._spec, start)
         half = self._quantiles[leads.clamp(max=last)].to(scales)[..., None, None] * scales
         half = self._input.regridding.to_caller(half, seen, bounded=True)
-        has_interval = self._known[:, None, None]
+        has_interval = known[:, :, None]
+        if count := len(self._spec.state):  # the state is known everywhere
+            is_state = torch.arange(half.shape[2]) >= half.shape[2] - count
+            has_interval = has_interval | is_state[:, None, None]
         if self._beyond == "nan":
             has_interval = has_interval & (leads <= last)[:, None, None, None]
         return torch.where(has_interval, half, torch.nan).to(block.frames)

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.fields import FieldSpec
+from pibert.fields import FieldSpec, with_uniform_state
 from pibert.fields.equations import has_equations, residual_sizes
 from pibert.inference.windows import Forecast
 from pibert.physics import derivatives
@@ -60,7 +60,15 @@ class Difficulty:
     def scales(
         self, forecast: Forecast, spec: FieldSpec, first_lead: int = 0
     ) -> Float[Tensor, "b t c y x"]:
-        """The scale of every predicted value; lead times beyond the last one use its scale."""
+        """The scale of every predicted value; lead times beyond the last one use its scale.
+
+        The state of a structure has the mean scale of all points.
+        """
+        return with_uniform_state(self._scales(forecast, spec, first_lead), len(spec.state), None)
+
+    def _scales(
+        self, forecast: Forecast, spec: FieldSpec, first_lead: int
+    ) -> Float[Tensor, "b t c y x"]:
         frames = forecast.prediction
         leads = torch.arange(frames.shape[1]) + first_lead
         leads = leads.clamp(max=len(self.values) - 1)
@@ -68,7 +76,7 @@ class Difficulty:
         if self.guide.startswith(RELATIVE):
             assert self.sizes is not None
             of_sizes = replace(self, guide=self.guide.removeprefix(RELATIVE))
-            sizes = _not_tiny(field_sizes(forecast), self.sizes[leads])
+            sizes = _not_tiny(field_sizes(forecast, spec), self.sizes[leads])
             return sizes * of_sizes.scales(_in_sizes(forecast, sizes), spec, first_lead)
         if self.guide == "place":
             return values.expand(frames.shape)
@@ -82,14 +90,17 @@ class Difficulty:
         return _look_up(guide, edges, values)
 
 
-def field_sizes(forecast: Forecast) -> Float[Tensor, "b t c 1 1"]:
-    """The deviation of every predicted field over the points that were seen."""
-    weights = forecast.seen[:, None, None].to(forecast.prediction)
+def field_sizes(forecast: Forecast, spec: FieldSpec) -> Float[Tensor, "b t c 1 1"]:
+    """The deviation of every predicted field over the points that were seen; 1 for the state."""
+    weights = forecast.visible.to(forecast.prediction)
     count = weights.sum((3, 4), keepdim=True).clamp(min=1)
     frames = torch.where(weights > 0, forecast.prediction, 0.0)
     mean = frames.sum((3, 4), keepdim=True) / count
     square = (weights * (frames - mean).square()).sum((3, 4), keepdim=True) / count
-    return square.sqrt()
+    sizes = square.sqrt()
+    if spec.state:
+        sizes[:, :, -len(spec.state) :] = 1.0
+    return sizes
 
 
 def _not_tiny(
@@ -116,7 +127,7 @@ def guide_map(name: str, forecast: Forecast, spec: FieldSpec) -> Float[Tensor, "
         return (frames - before).abs()
     if name == "slope":
         # Stencils across the edge of what is known would show the edge.
-        hidden = torch.where(forecast.seen[:, None, None], frames, torch.nan)
+        hidden = torch.where(forecast.visible, frames, torch.nan)
         return torch.hypot(*derivatives.gradient(hidden, spec.grid))
     if name == "equations":
         pairs = torch.stack((before, frames), dim=2).flatten(0, 1)  # (b t, 2, c, y, x)
@@ -170,8 +181,8 @@ def fit_difficulty(
 def tabulate(guide: str, forecasts: Sequence[Forecast], spec: FieldSpec) -> Difficulty:
     """Mean absolute errors by what they depend on, for every channel and lead time."""
     if guide.startswith(RELATIVE):
-        usual = torch.cat([field_sizes(each) for each in forecasts]).mean((0, 3, 4))
-        scaled = [_in_sizes(each, _not_tiny(field_sizes(each), usual)) for each in forecasts]
+        usual = torch.cat([field_sizes(each, spec) for each in forecasts]).mean((0, 3, 4))
+        scaled = [_in_sizes(each, _not_tiny(field_sizes(each, spec), usual)) for each in forecasts]
         table = tabulate(guide.removeprefix(RELATIVE), scaled, spec)
         return replace(table, guide=guide, sizes=usual)
     errors = torch.cat([forecast.errors() for forecast in forecasts])  # NaN where not known

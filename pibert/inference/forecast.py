@@ -13,11 +13,12 @@ from pibert.data.format.reading import keeps_step
 from pibert.data.generate import IDENTITY
 from pibert.data.provenance import counts_frames, predicted_source
 from pibert.data.writers import Block, Description
-from pibert.fields import FieldSpec
+from pibert.fields import FieldSpec, Normalizer, read_mask
 from pibert.inference.calibrated import CalibratedPredictor
 from pibert.inference.predictor import Prediction, Predictor
 from pibert.inference.recording import FittedRecording
 from pibert.notes import Note
+from pibert.rollout import MovingBodies
 
 
 @dataclass(eq=False)
@@ -100,36 +101,96 @@ class Forecaster:
         self.recording, self.predictor, self.ood = recording, predictor, OODSummary()
         self._calibrated = calibrated
         self._options: dict[str, Any] = {"level": level, "false_alarms": false_alarms}
+        spec = recording.spec
+        self._fields = len(spec.of_fields.channels)
+        self._moving = MovingBodies(spec, Normalizer.identity(len(spec.channels)))
 
     def next_frames(self, start: int) -> Iterator[tuple[Block, Tensor]]:
         """The frame after every frame from ``start`` on, and the prediction of persistence."""
         recording = self.recording
         ends = {n: stop for n, stop in recording.newest_frames().items() if n >= start}
         for frames in recording.batches(list(ends)):
+            stop = ends[frames[0]]
             fields, known = recording.windows(frames)
-            predicted, intervals = self._step(frames, fields, known)
-            pairs = [(frame, 1) for frame in frames]
-            numbers = torch.tensor(frames) + 1
-            yield (
-                self._block(predicted, known, numbers, pairs, ends[frames[0]], intervals),
-                fields[:, -1],
+            prediction, intervals, moved = self._step(frames, fields, known)
+            times = [recording.time_after(frame, 1, stop) for frame in frames]
+            block = self._block(
+                prediction,
+                intervals,
+                moved,
+                frames,
+                known=known,
+                time=torch.tensor(times, dtype=torch.float64),
+                number=torch.tensor(frames) + 1,
+                truth=recording.truth_after([(frame, 1) for frame in frames], stop),
             )
+            yield block, fields[:, -1, : self._fields]
+
+    def _block(
+        self,
+        frames: Tensor,
+        intervals: Mapping[str, Tensor],
+        moved: Tensor | None,
+        newest: Sequence[int],
+        *,
+        known: Tensor,
+        truth: Tensor,
+        **facts: Tensor,
+    ) -> Block:
+        """A block of predicted frames (t, c, y, x), the state of the structure apart.
+
+        ``moved`` are the known points after bodies have moved; ``newest`` are the frames that the
+        predictions start from, one for each or one for all.
+        """
+        count, body = self._fields, None
+        series = {}
+        stated = {"": frames, "_true": truth}
+        stated |= {f"_{end}": values for end, values in intervals.items()}
+        for index, name in enumerate(self.recording.spec.state, count):
+            for ending, values in stated.items():
+                series[name + ending] = values[:, index].flatten(1).nanmean(1)
+        if moved is not None:
+            body = self._moving.inside(frames) | self._resting(newest)
+            known = moved & ~body
+        return Block(
+            fields=frames[:, :count],
+            known=known,
+            truth=truth[:, :count],
+            body=body,
+            series=series,
+            **{end: values[:, :count] for end, values in intervals.items()},
+            **facts,
+        )
+
+    def _resting(self, newest: Sequence[int]) -> Tensor:
+        """Bodies of some frames that do not move, (t, y, x)."""
+        trajectory = self.recording.trajectory
+        if trajectory.body is None:
+            return torch.zeros(1, *trajectory.spec.grid.shape, dtype=torch.bool)
+        first = newest[0]
+        masks = read_mask(trajectory.body, slice(first, newest[-1] + 1)).cpu()
+        fields = trajectory.read(slice(first, newest[-1] + 1)).cpu()
+        return (masks & ~self._moving.inside(fields))[[frame - first for frame in newest]]
 
     def _step(
         self, frames: list[int], fields: Tensor, known: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """The next frames, ends of their intervals, and the known points if bodies move."""
         if self._calibrated is None:
             (found,) = self._predictions(fields, known, 1)
-            return found.fields[:, 0], {}
+            return found.fields[:, 0], {}, None if found.known is None else found.known[:, 0]
         # Windows without a known point cannot be tested.
         usable = known.flatten(1).any(1)
         prediction, low, high = fields.new_full((3, *fields[:, -1].shape), math.nan)
+        moved = torch.zeros_like(known) if self.recording.spec.moving else None
         if bool(usable.any()):
             (found,) = self._predictions(fields[usable], known[usable], 1)
             self.ood.add([frames[row] for row in usable.nonzero().flatten().tolist()], found)
             prediction[usable] = found.fields[:, 0]
             low[usable], high[usable] = found.intervals.low[:, 0], found.intervals.high[:, 0]
-        return prediction, {"low": low, "high": high}
+            if moved is not None and found.known is not None:
+                moved[usable] = found.known[:, 0]
+        return prediction, {"low": low, "high": high}, moved
 
     def rollout(self, newest: int, stop: int, steps: int) -> Iterator[tuple[Block, Tensor]]:
         """The ``steps`` frames after frame ``newest``, and the prediction of persistence."""
@@ -147,32 +208,21 @@ class Forecaster:
                 intervals = {"low": found.intervals.low[0], "high": found.intervals.high[0]}
                 if not done:
                     self.ood.add([newest], found)
-            pairs = [(newest, done + number) for number in range(1, len(frames) + 1)]
-            numbers = torch.arange(done + 1, done + len(frames) + 1)
-            here = known.expand(len(frames), -1, -1)
-            block = self._block(frames, here, numbers, pairs, stop, intervals)
-            yield block, fields[0, -1:].expand_as(frames)
+            numbers = range(done + 1, done + len(frames) + 1)
+            times = [recording.time_after(newest, number, stop) for number in numbers]
+            block = self._block(
+                frames,
+                intervals,
+                None if found.known is None else found.known[0],
+                [newest],
+                known=known.expand(len(frames), -1, -1),
+                time=torch.tensor(times, dtype=torch.float64),
+                number=torch.tensor(numbers),
+                truth=recording.truth_after([(newest, number) for number in numbers], stop),
+            )
+            last = fields[0, -1:].expand_as(frames)
+            yield block, last[:, : self._fields]
             done += len(frames)
-
-    def _block(
-        self,
-        fields: Tensor,
-        known: Tensor,
-        number: Tensor,
-        pairs: list[tuple[int, int]],
-        stop: int,
-        intervals: dict[str, Tensor],
-    ) -> Block:
-        """Predicted frames with their times and true frames; ``pairs`` as for ``truth_after``."""
-        times = [self.recording.time_after(frame, steps, stop) for frame, steps in pairs]
-        return Block(
-            fields=fields,
-            time=torch.tensor(times, dtype=torch.float64),
-            number=number,
-            known=known,
-            truth=self.recording.truth_after(pairs, stop),
-            **intervals,
-        )
 
     def _predictions(self, fields: Tensor, known: Tensor, steps: int) -> Iterator[Prediction]:
         recording = self.recording
@@ -240,6 +290,8 @@ class Forecaster:
             vorticity_unit=vorticity_unit,
             counted=counted,
             interval_level=level,
+            body_moves=bool(recording.spec.moving),
+            state=recording.spec.state,
         )
 
 
@@ -250,4 +302,4 @@ def written_spec(recording: FittedRecording) -> FieldSpec:
     if grid.body is None and spec.grid.body is not None and spec.grid.shape == grid.shape:
         grid = replace(grid, body=spec.grid.body)
     units = tuple(b if a == "1" else a for a, b in zip(stated.units, spec.units, strict=True))
-    return replace(stated, grid=grid, parameters=spec.parameters, units=units)
+    return replace(stated, grid=grid, parameters=spec.parameters, units=units).of_fields

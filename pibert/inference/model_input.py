@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from pibert.fields import FieldSpec, Grid, Normalizer, Parameter
+from pibert.fields import FieldSpec, Grid, Normalizer, Parameter, with_uniform_state
 from pibert.inference.regridding import Regridding
 from pibert.notes import Note
+from pibert.rollout import MovingBodies
 
 if TYPE_CHECKING:
     from pibert.inference.predictor import Predictor
@@ -178,9 +179,14 @@ class ModelInput:
         converted = _convert(fields, mask, grid, spec, predictor.history)
         self.kind, self.fields, self.known = converted.kind, converted.fields, converted.known
         """Fields of the caller and where they are known, (b, history, y, x)."""
-        self._normalizer = normalizer
+        self.spec, self._normalizer = spec, normalizer
         shape = (self.fields.shape[-2], self.fields.shape[-1])
         self.regridding = Regridding(shape, converted.grid, spec.grid)
+        if spec.state and self.regridding.is_needed:
+            raise ValueError(
+                "expected fields on the grid in which the bodies of the model move, "
+                f"{spec.grid.shape} points, found {shape}; resample them: pibert convert --size"
+            )
         self.body = self.regridding.body().to(self.fields.device)
         """Of the caller's grid."""
         usable = self.known & ~self.body
@@ -237,6 +243,20 @@ class ModelInput:
     def hidden(self, z: Float[Tensor, "b h c y x"]) -> Float[Tensor, "b h c y x"]:
         """Standardised frames with zero where nothing is known."""
         return torch.where(self.seen[:, None, None], z, 0.0)
+
+    def moving_bodies(self) -> MovingBodies | None:
+        """The bodies that move with the predicted state; ValueError for one outside the domain."""
+        moving = MovingBodies.of(self.spec, self._normalizer)
+        if moving is not None:
+            known = self.seen[:, None]
+            window = with_uniform_state(self._window, moving.num_state, known)
+            if (found := moving.find_outside(window)) is not None:
+                sample, frame, text = found
+                raise ValueError(
+                    f"expected bodies inside the domain of the model, found sample {sample}, frame "
+                    f"{frame}: {text}; check the unit of the state, or take another recording"
+                )
+        return moving
 
     def physical(self, z: Float[Tensor, "b t c y x"]) -> Float[Tensor, "b t c y x"]:
         """Standardised frames in the units, type and device of the fields, on the model's grid."""

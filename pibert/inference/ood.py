@@ -299,6 +299,9 @@ def window_features(
 ) -> Float[Tensor, "b k"]:
     """The features of each window that the module lists."""
     z = _standardised(windows, normalizer)  # (b, h, c, y, x), NaN where not seen
+    fields = len(spec.channels) - len(spec.state)
+    state = z[:, -1, fields:].flatten(2).nanmean(2)
+    z = z[:, :, :fields]
     now = z[:, -1]
     flat = now.flatten(2)
     mean = flat.nanmean(2)
@@ -323,7 +326,7 @@ def window_features(
             size = (deviation[:, first] * deviation[:, second]).clamp(min=_LEAST)
             features.append((product / size)[:, None])
     features += [level[:, None] for level, _ in _equation_levels(windows, spec)]
-    features.append(windows.encoded[:, : len(spec.parameters)].double())
+    features += [windows.encoded[:, : len(spec.parameters)].double(), state]
     return torch.cat(features, dim=1).nan_to_num(0.0)
 
 

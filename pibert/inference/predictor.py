@@ -81,6 +81,9 @@ class Prediction:
     """``OODResult`` of the input: intervals do not hold where it is flagged."""
     consistency: Any = None
     """Probability that each input window obeys its equations; None without a head for it."""
+    known: Tensor | None = None
+    """Points of the frames outside bodies that moved, (batch, time, y, x); None: those of the
+    input."""
     notes: tuple[Note, ...] = ()
 
 
@@ -96,11 +99,13 @@ class Block:
     """Standard deviation over the members of an ensemble, on the model's grid."""
     half: Tensor | None = None
     """Half-widths of the prediction intervals, on the caller's grid."""
+    known: Tensor | None = None
+    """Where the frames are known after bodies have moved, (b, t, y, x); None: as in the input."""
     notes: tuple[Note, ...] = ()
 
 
 class RolloutDiverged(FloatingPointError):
-    """A rollout that is not finite any more."""
+    """A rollout that is not finite any more, or whose body has left the domain."""
 
     prediction: Prediction | None = None
     """The frames before, of ``rollout`` and ``predict``; None if there are none."""
@@ -128,7 +133,10 @@ class PredictionStream:
         window = model_input.standardised()
         x, channels = window.flatten(1, 2), window.shape[2]
         self.input, self.steps, self._intervals = model_input, steps, intervals
-        self.rollouts = [Rollout(x, model_input.seen, channels, steps) for _ in range(num_models)]
+        self._moving = model_input.moving_bodies()
+        self.rollouts = [
+            Rollout(x, model_input.seen, channels, steps, self._moving) for _ in range(num_models)
+        ]
         # Samples that begin far from the training data, which has its own note, may go further.
         self._limit = (2 * window.abs().flatten(1).amax(1)).clamp(min=RUNAWAY)
         self._is_runaway = False
@@ -154,10 +162,18 @@ class PredictionStream:
         for values in (z, frames):  # a large standard deviation can overflow the second alone
             if not bool(values.isfinite().all()):
                 raise _divergence_error(values, start)
+        if self._moving is not None and (found := self._moving.find_outside(z)) is not None:
+            sample, frame, text = found
+            raise RolloutDiverged(
+                f"expected bodies inside the domain, found step {start + frame + 1} (sample "
+                f"{sample}): {text}; take fewer steps, or train the model on rollouts"
+            )
+        known = None if self._moving is None else self.rollouts[0].known_in(z)
         block = Block(
             frames=frames,
             on_model=on_model,
             spread=torch.stack(members).std(0) if len(members) > 1 else None,
+            known=None if known is None else known.to(frames.device),
             notes=self._divergence_note(self.input.hidden(z), start),
         )
         if self._intervals is None:
@@ -169,7 +185,7 @@ class PredictionStream:
         as_frames, half, made = self.input.kind.frames, block.half, self._intervals
         fields = as_frames(block.frames, start)
         if made is None or half is None:
-            return Prediction(fields=fields, notes=tuple(notes))
+            return Prediction(fields=fields, known=block.known, notes=tuple(notes))
         low, high = (
             as_frames(bound, start) for bound in (block.frames - half, block.frames + half)
         )
@@ -178,6 +194,7 @@ class PredictionStream:
             intervals=PredictionIntervals(low=low, high=high, level=made.level),
             ood=made.ood,
             consistency=made.consistency,
+            known=block.known,
             notes=tuple(notes),
         )
 
@@ -432,14 +449,15 @@ class Predictor:
 
         def finished() -> Prediction:
             made = {name: part[:, :start] for name, part in whole.items()}
-            frames, half = made["frames"], made.get("half")
-            return stream.prediction(Block(frames=frames, on_model=frames, half=half), 0, notes)
+            frames, half, known = made["frames"], made.get("half"), made.get("known")
+            block = Block(frames=frames, on_model=frames, half=half, known=known)
+            return stream.prediction(block, 0, notes)
 
         try:
             for block in self.blocks(stream):
                 notes.extend(block.notes)
-                parts = {"frames": block.frames, "half": block.half}
-                for name, part in parts.items():
+                for name in ("frames", "half", "known"):
+                    part: Tensor | None = getattr(block, name)
                     if part is not None:
                         if name not in whole:
                             shape = (len(part), stream.steps or 0, *part.shape[2:])
@@ -467,11 +485,12 @@ class Predictor:
     def _outputs(self, streams: Sequence[PredictionStream]) -> list[tuple[Tensor, ...]]:
         """The output of every model for each rollout."""
         parameters = torch.cat([stream.input.parameters for stream in streams])
-        seen = torch.cat([stream.input.seen for stream in streams])
         sizes = [len(stream.input.seen) for stream in streams]
         outputs = []
         for index, model in enumerate(self.models):
+            # The input first: with it the bodies move.
             x = torch.cat([stream.rollouts[index].x for stream in streams])
+            seen = torch.cat([stream.rollouts[index].known for stream in streams])
             outputs.append(self.run(model, x, parameters, seen).split(sizes))
         return list(zip(*outputs, strict=True))
 

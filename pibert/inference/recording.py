@@ -94,15 +94,26 @@ def fit_recording(
     notes = Notes() if notes is None else notes
     if (origin := predicted_by(trajectory.source)) is not None:
         notes.add(Note("predicted-input", f"these fields were {origin}: they are not ground truth"))
-    if any(name not in trajectory.spec.channels for name in spec.channels):
+    missing = [name for name in spec.state if name not in trajectory.series]
+    if missing and not set(missing) <= set(trajectory.spec.channels):
+        found = ", ".join(trajectory.series) or "none"
         raise ValueError(
-            f"trajectory {trajectory.name!r}: expected the channels {list(spec.channels)} of the "
+            f"trajectory {trajectory.name!r}: expected the series {', '.join(spec.state)} of the "
+            f"structure, which the model reads, found {found}; add them to the recording, or take "
+            "a model of the flow alone"
+        )
+    fields = spec.of_fields.channels
+    if any(name not in trajectory.spec.channels for name in fields):
+        raise ValueError(
+            f"trajectory {trajectory.name!r}: expected the channels {list(fields)} of the "
             f"model, found {list(trajectory.spec.channels)}; name them with --channels, or take "
             "another model"
         )
     view = represent(trajectory, stride=stride, channels=spec.channels)
     fit = fit_units(view, [units_of(spec)], notes.add)
     check_units(fit, spec)
+    if spec.moving:
+        _check_place(fit, spec)
     names, given = spec.parameter_names, dict(parameters or {})
     if unknown := sorted(set(given) - set(names)):
         raise ValueError(
@@ -114,6 +125,21 @@ def fit_recording(
     recording = FittedRecording(fit, spec, history, known, notes)
     notes.extend(recording.assumptions())
     return recording
+
+
+def _check_place(trajectory: Trajectory, spec: FieldSpec) -> None:
+    """Raise unless the recording has the grid in which the model moves its bodies."""
+    mine, theirs = spec.grid, trajectory.spec.grid
+    step = min(mine.dx, mine.dy)
+    lengths = zip(
+        (mine.dx, mine.dy, *mine.origin), (theirs.dx, theirs.dy, *theirs.origin), strict=True
+    )
+    if mine.shape != theirs.shape or any(abs(a - b) > SAME_STEP * step for a, b in lengths):
+        raise ValueError(
+            f"trajectory {trajectory.name!r}: expected the grid of the model, in which its bodies "
+            f"move: {mine.shape} points, dx {mine.dx:g}, origin {mine.origin}; found "
+            f"{theirs.shape}, dx {theirs.dx:g}, origin {theirs.origin}; crop or resample it"
+        )
 
 
 @dataclass(frozen=True, eq=False)

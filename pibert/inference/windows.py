@@ -58,6 +58,13 @@ class Forecast:
     """Standardised."""
     truth: Float[Tensor, "b t c y x"] | None = None
     """NaN where it was not measured, or the point was unknown in the input."""
+    known: Bool[Tensor, "b t y x"] | None = None
+    """Points outside bodies that moved; None: ``seen`` in all frames."""
+
+    @property
+    def visible(self) -> Bool[Tensor, "b u 1 y x"]:
+        """Points of each frame that mean something."""
+        return (self.seen[:, None] if self.known is None else self.known)[:, :, None]
 
     def errors(self) -> Float[Tensor, "b t c y x"]:
         """Absolute errors, NaN where they do not count."""
@@ -121,6 +128,8 @@ def forecast(predictor: Predictor, windows: RecordedWindows) -> Forecast:
     blocks = list(predictor.blocks(predictor.stream(given, steps)))
     prediction = torch.cat([block.on_model for block in blocks], dim=1)
     spreads = [block.spread for block in blocks if block.spread is not None]
+    moved = [block.known for block in blocks if block.known is not None]
+    known = torch.cat(moved, dim=1) if moved else windows.seen[:, None]
     return Forecast(
         prediction=prediction,
         before=torch.cat((windows.fields[:, -1:], prediction[:, :-1]), dim=1),
@@ -128,5 +137,6 @@ def forecast(predictor: Predictor, windows: RecordedWindows) -> Forecast:
         seen=windows.seen,
         parameters=windows.encoded,
         # At points that were not given a prediction is a guess that is not fed back.
-        truth=torch.where(windows.seen[:, None, None], windows.truth, torch.nan),
+        truth=torch.where(known[:, :, None], windows.truth, torch.nan),
+        known=known if moved else None,
     )

@@ -22,7 +22,8 @@ class EquationTerms(nn.Module):
     from the newest frame in physical units:
 
         advection  u . grad f  of every channel f, where the channels hold a velocity (u, v)
-        products   f g         of every pair of channels, squares included
+        products   f g         of every pair of channels, squares included; not of the state of a
+                               structure, which is constant in space
         velocity   (u, v)      of the vorticity ``omega`` on a periodic grid without a body, and
                                with it the advection, where the channels hold no velocity
 
@@ -45,12 +46,12 @@ class EquationTerms(nn.Module):
         periodic = grid.periodic_x and grid.periodic_y and grid.body is None
         derived = vorticity and spec.velocity is None and periodic and VORTICITY in spec.channels
         self._vorticity = spec.channels.index(VORTICITY) if derived else None
-        channels = len(spec.channels)
+        self._fields = channels = len(spec.of_fields.channels)
         pairs = channels * (channels + 1) // 2
         advections = channels if derived or spec.velocity is not None else 0
         self.num_terms = pairs + advections + 2 * derived
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("std", torch.ones(channels))
+        self.register_buffer("mean", torch.zeros(len(spec.channels)))
+        self.register_buffer("std", torch.ones(len(spec.channels)))
         self.register_buffer("scales", torch.ones(self.num_terms))
         # Until ``calibrate``: a gradient of one standardised unit per cell.
         self.scales[pairs : pairs + advections] = 1 / min(grid.dx, grid.dy)
@@ -79,7 +80,7 @@ class EquationTerms(nn.Module):
     def _terms(self, frame: Tensor, known: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the terms in physical units, zero where undefined, and where they are defined."""
         mean, std = (s.to(frame.dtype)[:, None, None] for s in (self.mean, self.std))
-        fields = torch.addcmul(mean, frame, std)
+        fields = torch.addcmul(mean, frame, std)[:, : self._fields]
         # Slices, not index lists, which would be copied to the device in every call.
         pairs = [fields[:, i : i + 1] * fields[:, i:] for i in range(fields.shape[1])]
         terms = torch.cat(pairs, dim=1)

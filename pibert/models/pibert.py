@@ -206,7 +206,7 @@ class PIBERT(Stepper):
             # Convolutions compute in channels-last layout on CPU and GPU.
             both = torch.cat((field, x), dim=1).contiguous(memory_format=torch.channels_last)
             field = field + self.refinement(both).contiguous()
-        return field
+        return self.uniform_state(field)
 
     def encode(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Tokens:
         """Return the tokens after the last norm, row by row, the parameter token last."""

@@ -293,7 +293,7 @@ class PIBERTMR(Stepper):
         """Return the next frames, standardised like the input; arguments as for ``Stepper``."""
         x = self.prepared(x, parameters, mask)
         field = self.head(self._features(x, parameters, mask)[0])
-        return field + self.last_frame(x) if self.config.residual else field
+        return self.uniform_state(field + self.last_frame(x) if self.config.residual else field)
 
     def encode(
         self, x: Fields, parameters: Vector = None, mask: Mask = None

@@ -3,6 +3,10 @@
 A model steps standardised fields (b, history * c, y, x), the newest frame last, to
 (b, horizon * c, y, x). With ``residual`` the output is added to the last frame and the last layer
 starts at zero, so an untrained model is exactly persistence.
+
+Channels of the structural state (``FieldSpec.state``) are constant in space: every model reads them
+at all points, and predicts each as the mean of its output over the grid, a learned integral, as a
+force is one.
 """
 
 import math
@@ -14,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer
+from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer, with_uniform_state
 from pibert.models.equation_terms import EquationTerms
 from pibert.models.layers import Answer, Fields, Mask, Parameters, Vector, unit_coordinates
 
@@ -130,7 +134,15 @@ class Stepper(nn.Module):
         """
         x = self.prepared(x, parameters, mask)
         field = self.change(x, self.parameter_vector(x, parameters))
-        return field + self.last_frame(x) if self.config.residual else field
+        return self.uniform_state(field + self.last_frame(x) if self.config.residual else field)
+
+    def uniform_state(self, field: Answer, known: Tensor | None = None) -> Answer:
+        """Return frames with the state of each as its mean over the (known) points."""
+        if not self.spec.state:
+            return field
+        frames = field.unflatten(1, (-1, len(self.spec.channels)))
+        known = None if known is None else known[:, None]
+        return with_uniform_state(frames, len(self.spec.state), known).flatten(1, 2)
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         """Return the change since the last frame, or without ``residual`` the frames.
@@ -198,6 +210,8 @@ class Stepper(nn.Module):
             )
         if mask is not None:
             x = torch.where(checked_mask(mask, x), x, 0.0)
+        if self.spec.state:
+            x = self.uniform_state(x, known_points(mask, x))
         if not _is_captured(x):
             _check_values(x, parameters)
         return self._informed(x, mask) if self.num_inputs > self.in_channels else x

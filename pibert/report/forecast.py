@@ -31,6 +31,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pibert.data.writers import WRITERS
+from pibert.data.writers.csv import CsvWriter
 from pibert.data.writers.frames import Block, Description, FrameWriter
 from pibert.data.writers.native import Spool
 from pibert.evaluation.measure import gradient_unit, velocity_unit
@@ -53,6 +54,7 @@ from pibert.report.figures import (
     write_figure,
     write_film,
 )
+from pibert.report.structure import StateHistory, displacements
 
 COLUMNS = 6
 _RATE, _SLOWEST, _LASTS = 12, 2, 4
@@ -62,6 +64,8 @@ _CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.45", "fo
 
 class StripWriter(FrameWriter):
     """A PNG with one column per frame: prediction, and truth and error where known.
+
+    Below them is the state of moving bodies: displacement against time, phase portrait.
 
     ``expected`` is the number of frames to come; without ``numbers`` (``Block.number`` of the
     frames to draw) the columns are spread over them.
@@ -80,11 +84,13 @@ class StripWriter(FrameWriter):
         self._numbers = None if numbers is None else set(numbers)
         self._columns = set(np.linspace(0, expected - 1, COLUMNS).round().astype(int).tolist())
         self._kept: list[Moment] = []
+        self._state = StateHistory(about)
 
     def _begin(self) -> None:
         self.resources.callback(self._kept.clear)
 
     def _append(self, block: Block) -> None:
+        self._state.add(block)
         for index, moment in enumerate(moments(block, self.about, slice(None))):
             if self._numbers is None:
                 wanted = self.count + index in self._columns
@@ -107,7 +113,15 @@ class StripWriter(FrameWriter):
         )
         length = self.about.length_unit
         height = min(max(1.7 * height_over_width(self.about.spec.grid), 0.5), 2.6)
-        figure = blank(len(self._kept) * 1.7 + 2.1, len(rows) * (height + 0.24) + 0.85)
+        width, heights = len(self._kept) * 1.7 + 2.1, [len(rows) * (height + 0.24) + 0.85]
+        if self.about.state:
+            heights.append(2.2 * len(displacements(self.about)))
+        whole = blank(width, sum(heights))
+        figure, *below = whole.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[
+            :, 0
+        ]
+        for part in below:
+            self._state.draw(part)
         axes = figure.subplots(len(rows), len(self._kept), squeeze=False)
         for line, row in zip(axes, rows, strict=True):
             for ax, moment in zip(line, self._kept, strict=True):
@@ -130,7 +144,7 @@ class StripWriter(FrameWriter):
         for ax, moment in zip(axes[0], self._kept, strict=True):
             ax.set_title(caption(moment, self.about), fontsize=SMALL)
         figure.suptitle(quantity_name(self.about), fontsize=NORMAL)
-        write_figure(figure, self.path)
+        write_figure(whole, self.path)
 
 
 class Moment(NamedTuple):
@@ -383,6 +397,8 @@ def make_writer(
     shown: Sequence[int] | None = None,
 ) -> FrameWriter:
     """The writer of a format, given as a suffix: data, a strip of frames or an animation."""
+    if suffix == ".csv":
+        return CsvWriter(path, about, overwrite=overwrite)
     if suffix in WRITERS:
         return WRITERS[suffix](path, about, overwrite=overwrite)
     if suffix == ".png":

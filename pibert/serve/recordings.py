@@ -11,6 +11,7 @@ import torch
 
 from pibert.data.format import Reader
 from pibert.data.provenance import counts_frames, predicted_by
+from pibert.data.views import with_state
 from pibert.fields import Trajectory, read_mask
 from pibert.inference.recording import fit_units, units_of
 from pibert.notes import Note, Notes, as_note
@@ -70,8 +71,12 @@ class Recordings:
 
 
 def fit_to_models(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[Note]]:
-    """The trajectory in units that a model takes or in metres and seconds, and notes on that."""
+    """The trajectory in units that a model takes or in metres and seconds, and notes on that.
+
+    Series that a model reads as the state of a structure become channels.
+    """
     notes = Notes()
+    trajectory = with_state(trajectory, [name for each in units for name in each])
     fit = fit_units(trajectory, units, notes.add)
     if all(note.code != "units-converted" for note in notes):
         return trajectory, []  # units that would only be assumed are not stated

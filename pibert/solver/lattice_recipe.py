@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pibert.config import Count, NonNegative, Positive, check
-from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
+from pibert.fields import Boundary, FieldSpec, Grid, MovingBody, Parameter, Sides, Trajectory
 from pibert.solver.boundaries import Box, Shape, inside, make_links
 from pibert.solver.lattice import Fluid, Scheme
 from pibert.solver.recipes import Diverged, Progress, Recipe, generator_of, uniform
@@ -142,11 +142,13 @@ class LatticeRecipe(Recipe):
             speed = parameters["Re"] * self.scales.viscosity / length
         grid, body = flow.grid, flow.grid.body
         series = _series(solution, row, flow, self.coefficients)
+        bodies: tuple[MovingBody, ...] = ()
         if self.moving_radius is not None:
-            x, y = grid.coordinates(torch.float64)
-            moving = torch.hypot(x, y - series["displacement"].double()[:, None, None])
-            is_inside = moving < self.moving_radius
+            moving = MovingBody(radius=self.moving_radius)
+            is_inside = moving.inside(grid, series["displacement"].double())
             body = is_inside if body is None else is_inside | body
+            # Series are in units of D, also where lengths are in metres.
+            bodies = (replace(moving, radius=length * moving.radius, unit=length),)
         spec = FieldSpec(
             channels=CHANNELS,
             units=("m/s", "m/s", "m^2/s^2") if is_si else (),
@@ -166,6 +168,7 @@ class LatticeRecipe(Recipe):
             reference_velocity=None if is_si else 1.0,
             reference_length=length,
             viscosity=self.scales.viscosity if is_si else None,
+            bodies=bodies,
         )
         return Trajectory(
             name=f"{self.case}-{index:04d}",

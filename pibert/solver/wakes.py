@@ -272,7 +272,8 @@ class CylinderWakes(Wakes):
 class TandemWakes(Wakes):
     """Two cylinders in tandem, the second on a spring that lets it move across the stream.
 
-    Samples cycle through the Reynolds numbers and mass ratios. The natural frequency is the same
+    Without a gap there is the second alone. Samples cycle through the Reynolds numbers and mass
+    ratios. The natural frequency is the same
     for all, so the reduced velocity grows with the stream, as in an experiment. Displacement and
     velocity of the second cylinder and the forces on it are saved with the frames.
     """
@@ -289,8 +290,8 @@ class TandemWakes(Wakes):
     """Share of critical damping."""
     reduced_velocity: Positive = 5.0
     """U / (f D) at the middle of the range of Reynolds numbers; f is the natural frequency."""
-    gap: Positive = 3.0
-    """Distance of the centres, in D."""
+    gap: Positive | None = 3.0
+    """Distance of the centres, in D; None leaves the first cylinder out."""
     view: tuple[Count, Count] = (40, 64)
     body: tuple[float, float, Positive] = (19.5, 31.5, 8.0)
     domain: tuple[Positive, Positive] = (30.0, 16.0)
@@ -349,6 +350,20 @@ CYLINDER_PRESETS: dict[str, Recipe] = {
     ),
 }
 
+_COUPLED = TandemWakes(
+    samples=63,
+    group=21,
+    reynolds=tuple(map(float, range(60, 181, 6))),
+    mass_ratios=(2.0, 4.0, 8.0),
+    reduced_velocity=6.0,
+    frames=700,
+    interval=0.25,
+    view=(64, 128),
+    body=(31.5, 52.0, 12.0),
+    cells_per_point=2,
+    warm_up=60.0,
+)
+
 TANDEM_PRESETS: dict[str, Recipe] = {
     "demo": TandemWakes(),
     # As in RealPDEBench: two mass ratios, nine stream speeds, pairs of frames 2 ms apart.
@@ -372,5 +387,23 @@ TANDEM_PRESETS: dict[str, Recipe] = {
         scheme="regularised",
         smagorinsky=0.1,
         scales=Scales(diameter=0.03, viscosity=1.0e-6),
+    ),
+    # Consecutive frames for models of flow and structure together. The reduced velocity is 3 to 9:
+    # lock-in, and both sides of it. Flows last 175 D/U, about 20 periods or more. For a GPU.
+    "coupled": _COUPLED,
+    "coupled-single": replace(_COUPLED, gap=None, body=(31.5, 28.0, 12.0)),
+    # Small enough for two cores: two minutes.
+    "coupled-demo": TandemWakes(
+        samples=8,
+        group=8,
+        reynolds=(80.0, 100.0, 120.0, 150.0),
+        reduced_velocity=5.5,
+        gap=None,
+        frames=120,
+        view=(32, 48),
+        body=(15.5, 14.0, 8.0),
+        domain=(20.0, 12.0),
+        upstream=7.0,
+        warm_up=60.0,
     ),
 }

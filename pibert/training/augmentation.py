@@ -93,6 +93,8 @@ def allowed(spec: FieldSpec) -> tuple[Symmetry, ...]:
 def obstacle(symmetry: Symmetry, spec: FieldSpec) -> str | None:
     """The reason why data of this spec cannot have a symmetry; None if there is none."""
     grid, (rows, columns) = spec.grid, spec.grid.shape
+    if spec.state:
+        return f"it is not known how the state {list(spec.state)} of a structure is reflected"
     # With the missing component added, u or v alone may be a velocity.
     complete = (*spec.channels, *{"u", "v"} - set(spec.channels))
     is_lone = len(complete) == len(spec.channels) + 1

@@ -2,7 +2,9 @@
 
     total = recon + reg (div L_div + lap L_lap) + bnd L_bnd
 
-- recon: mean over channels and points of the squared error of standardised fields.
+- recon: mean over channels and points of the squared error of standardised fields. A structural
+  state adds the mean over its own channels, times its weight: a few numbers would be lost among the
+  fields.
 - L_div: mean over points of (u_x + v_y)^2 of the prediction, if the flow's family has zero
   divergence (``Family.is_solenoidal``).
 - L_lap: mean over points of (lap u)^2 + (lap v)^2 of the prediction.
@@ -53,6 +55,8 @@ class LossWeights:
     div: NonNegative = 0.0
     lap: NonNegative = 0.0
     bnd: NonNegative = 0.0
+    state: NonNegative = 1.0
+    """Of the error of the structural state, beside that of the fields."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -74,6 +78,8 @@ class LossScales:
     spec: FieldSpec
     normalizer: Normalizer
     reference_velocity: float
+    state_weight: float = 1.0
+    """``LossWeights.state``."""
     _masks: dict[torch.device, tuple[Tensor, Tensor | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -86,14 +92,21 @@ class LossScales:
             )
 
     @classmethod
-    def from_training(cls, spec: FieldSpec, normalizer: Normalizer) -> Self:
+    def from_training(
+        cls, spec: FieldSpec, normalizer: Normalizer, state_weight: float = 1.0
+    ) -> Self:
         """Scales of a training set: U is the rms of u and v about their training means.
 
         Without velocity channels U is 1 and not used.
         """
         stds = [normalizer.std[i] for i in spec.velocity or ()]
         velocity = math.sqrt(sum(s * s for s in stds) / len(stds)) if stds else 1.0
-        return cls(spec=spec, normalizer=normalizer, reference_velocity=velocity)
+        return cls(
+            spec=spec,
+            normalizer=normalizer,
+            reference_velocity=velocity,
+            state_weight=state_weight,
+        )
 
     @property
     def is_solenoidal(self) -> bool | None:
@@ -147,9 +160,14 @@ class LossScales:
         return known & fluid
 
 
-def reconstruction(prediction: State, target: State, known: Known | None = None) -> Scalar:
-    """Mean squared error of standardised fields."""
-    return mean_over_points(_squared_error(prediction, target, known), known)
+def reconstruction(
+    prediction: State,
+    target: State,
+    known: Known | None = None,
+    scales: LossScales | None = None,
+) -> Scalar:
+    """Mean squared error of standardised fields; with ``scales`` the state has its own weight."""
+    return mean_over_points(_squared_error(prediction, target, known, scales), known)
 
 
 def frame_errors(
@@ -161,7 +179,7 @@ def frame_errors(
     """The reconstruction error of every frame; points inside the body do not count."""
     known = cast(Tensor, scales.fluid(known, target.device))
     points = known.sum((-2, -1)).clamp(min=1)
-    return _squared_error(prediction, target, known).sum((-2, -1)) / points
+    return _squared_error(prediction, target, known, scales).sum((-2, -1)) / points
 
 
 def persistence(
@@ -176,7 +194,7 @@ def persistence(
     """
     newest = x[:, None, -target.shape[2] :].expand_as(target)
     known = known if scales is None else scales.fluid(known, target.device)
-    return reconstruction(newest, target, known)
+    return reconstruction(newest, target, known, scales)
 
 
 def divergence(prediction: State, scales: LossScales, known: Known | None = None) -> Scalar:
@@ -233,9 +251,12 @@ def total_loss(
     known.
     """
     known = scales.fluid(known, prediction.device)
-    squares = _squared_error(prediction, target, known)
+    squares = _squared_error(prediction, target, known, scales)
     loss = mean_over_points(squares, known)
     logs = {"reconstruction": loss.detach()}
+    if count := len(scales.spec.state):
+        state = _squared_error(prediction[..., -count:, :, :], target[..., -count:, :, :], known)
+        logs["state"] = mean_over_points(state, known).detach()
 
     def boundary() -> Tensor:
         points = scales.masks(prediction.device)[0]
@@ -263,13 +284,24 @@ def mean_over_points(values: Tensor, counted: Tensor | None) -> Scalar:
     return (values.sum((-2, -1)) / points).mean()
 
 
-def _squared_error(prediction: Tensor, target: Tensor, known: Tensor | None) -> Tensor:
-    """Mean over the channels at every point, zero where the target is unknown."""
+def _squared_error(
+    prediction: Tensor, target: Tensor, known: Tensor | None, scales: LossScales | None = None
+) -> Tensor:
+    """Mean over the channels at every point, zero where the target is unknown.
+
+    With ``scales``, of the fields, plus that of the state times its weight.
+    """
     error = prediction - target
     if known is not None:
         # Selected before squaring, so that an unknown target, even NaN, enters no gradient.
         error = torch.where(known.unsqueeze(-3), error, 0.0)
-    return error.square().mean(-3)
+    squares = error.square()
+    if scales is None or not scales.spec.state:
+        return squares.mean(-3)
+    fields, state = squares.split(
+        (len(scales.spec.channels) - len(scales.spec.state), len(scales.spec.state)), dim=-3
+    )
+    return fields.mean(-3) + scales.state_weight * state.mean(-3)
 
 
 def _mean_square(operator: Callable[..., Tensor], *fields: Tensor, known: Tensor | None) -> Tensor:

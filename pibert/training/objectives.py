@@ -43,7 +43,7 @@ from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.pretraining.corruption import corrupt
 from pibert.pretraining.masks import Masking, choose
 from pibert.pretraining.negatives import Negatives
-from pibert.rollout import Rollout
+from pibert.rollout import MovingBodies, Rollout
 from pibert.training.losses import (
     PAPER_WEIGHTS,
     LossScales,
@@ -130,8 +130,10 @@ def supervised(
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         mode = rollout.mode if model.training else "full"
         if model.training and rollout.noise:
-            batch = noisy(batch, rollout.noise)
-        prediction, first = roll_out(model, batch, count, mode, recompute=rollout.recompute)
+            batch = noisy(batch, rollout.noise, scales.spec)
+        prediction, first = roll_out(
+            model, batch, count, mode, recompute=rollout.recompute, scales=scales
+        )
         frames = slice(first, first + prediction.shape[1])
         target, known = batch.y[:, frames], batch.target_mask[:, frames]
         loss, logs = total_loss(prediction, target, scales=scales, weights=weights, known=known)
@@ -159,7 +161,7 @@ def free_rollout(scales: LossScales, steps: int) -> Objective:
     """
 
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        prediction, _ = roll_out(model, batch, steps)
+        prediction, _ = roll_out(model, batch, steps, scales=scales)
         count = prediction.shape[1]
         target, known = batch.y[:, :count], batch.target_mask[:, :count]
         errors = frame_errors(prediction, target, known, scales)
@@ -175,24 +177,41 @@ def free_rollout(scales: LossScales, steps: int) -> Objective:
     return objective
 
 
-def noisy(batch: Batch, std: float) -> Batch:
-    """The batch with noise on the known points of its input, from the seeds of the samples."""
+def noisy(batch: Batch, std: float, spec: FieldSpec) -> Batch:
+    """The batch with noise on the known points of its input, from the seeds of the samples.
+
+    The noise of a structural state is the same at all points.
+    """
     noise = sample_rng.normal(batch.seeds, "input noise", *batch.x.shape[1:]).to(batch.x.dtype)
+    if count := len(spec.state):
+        frames = noise.unflatten(1, (-1, len(spec.channels)))
+        state = frames[:, :, -count:, :1, :1].expand_as(frames[:, :, -count:])
+        noise = torch.cat((frames[:, :, :-count], state), 2).flatten(1, 2)
     return replace(batch, x=torch.where(batch.mask[:, None], batch.x + std * noise, batch.x))
 
 
 def roll_out(
-    model: nn.Module, batch: Batch, steps: int, mode: Mode = "full", *, recompute: bool = False
+    model: nn.Module,
+    batch: Batch,
+    steps: int,
+    mode: Mode = "full",
+    *,
+    recompute: bool = False,
+    scales: LossScales | None = None,
 ) -> tuple[Float[Tensor, "b s c y x"], int]:
-    """The predicted frames that count, and the index of the first among the target frames."""
+    """The predicted frames that count, and the index of the first among the target frames.
+
+    Bodies of the spec of ``scales`` move with the predicted state.
+    """
     call = partial(_recomputed, model) if recompute and steps > 1 else model
-    rollout = Rollout(batch.x, batch.mask, channels=batch.y.shape[2])
+    moving = None if scales is None else MovingBodies.of(scales.spec, scales.normalizer)
+    rollout = Rollout(batch.x, batch.mask, channels=batch.y.shape[2], moving=moving)
     predictions: list[Tensor] = []
     for step in range(steps):
         counts = mode == "full" or step == steps - 1
         with torch.set_grad_enabled(counts and torch.is_grad_enabled()):
             x = rollout.x.nan_to_num().clamp(-FED_BACK, FED_BACK) if step else rollout.x
-            predictions.append(rollout.advance(call(x, batch.parameters, batch.mask)))
+            predictions.append(rollout.advance(call(x, batch.parameters, rollout.known)))
     horizon = predictions[0].shape[1]
     if horizon * steps > batch.y.shape[1]:
         raise ValueError(

@@ -24,6 +24,7 @@ from pibert.fields import (
     FieldSpec,
     FrameSource,
     Grid,
+    MovingBody,
     Parameter,
     Sides,
     Trajectory,
@@ -211,6 +212,9 @@ class Parser:
         masks: dict[str, Any] = {key: self.mask(key) for key in MASKS}
         parameters = self.json("parameters", dict)
         series = self.group.get("series", {})
+        state, bodies = (
+            self.json(key, list) if key in self.group.attrs else [] for key in ("state", "bodies")
+        )
         read = partial(_read_fields, self.storage, self.name, states.shape[1])
         with self.naming():
             family = self.text("family") if "family" in self.group.attrs else None
@@ -226,6 +230,8 @@ class Parser:
                 ),
                 grid=Grid((len(y), len(x)), dx, dy, sides, origin=origin),
                 family=family,
+                state=tuple(state),
+                bodies=tuple(MovingBody.from_dict(body) for body in bodies),
                 **numbers,
             )
             trajectory = Trajectory(

@@ -177,7 +177,7 @@ def _describe(trajectory: Trajectory) -> dict[str, Any]:
             f"trajectory {trajectory.name!r}: its frames are not dt = {spec.dt:g} apart ({GAPS}); "
             "correct the time, or set dt to None"
         )
-    plain = {
+    plain: dict[str, Any] = {
         "channels": list(spec.channels),
         "units": list(spec.units),
         "sides": {side: str(kind) for side, kind in spec.grid.sides._asdict().items()},
@@ -188,6 +188,10 @@ def _describe(trajectory: Trajectory) -> dict[str, Any]:
         "source": dict(trajectory.source),
         "local": dict(trajectory.local),
     }
+    if spec.bodies:
+        plain["bodies"] = [body.to_dict() for body in spec.bodies]
+    if spec.state:
+        plain["state"] = list(spec.state)
     attributes: dict[str, Any] = {}
     for key, value in plain.items():
         try:

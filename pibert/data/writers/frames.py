@@ -72,6 +72,8 @@ class Description:
     """Whether blocks have a mask of filled values."""
     body_moves: bool = False
     """Whether blocks have a mask of the body; a resting one is that of the grid."""
+    state: tuple[str, ...] = ()
+    """Series of values per frame; with intervals, their ends are further ones."""
 
     @property
     def placement(self) -> Placement:
@@ -88,6 +90,13 @@ class Description:
             return {}
         pairs = zip(self.spec.channels, self.spec.units, strict=True)
         return {f"{name}_{end}": unit for name, unit in pairs for end in ENDS}
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Names of all series: ``displacement``, ``displacement_low`` ..."""
+        if self.interval_level is None:
+            return self.state
+        return tuple(n for name in self.state for n in (name, *(f"{name}_{e}" for e in ENDS)))
 
     @property
     def whole_spec(self) -> FieldSpec:
@@ -128,6 +137,9 @@ class Block:
     """Known points whose value was filled, with ``Description.marks_filled``."""
     body: Bool[Tensor, "t y x"] | None = None
     """Points inside a body, with ``Description.body_moves``."""
+    series: Mapping[str, Float[Tensor, " t"]] = field(default_factory=dict)
+    """Those of ``Description.series``; of predictions also ``NAME_true``, NaN where unknown, which
+    is not written to data files."""
 
     @property
     def intervals(self) -> Float[Tensor, "t c2 y x"]:
@@ -229,6 +241,7 @@ def describe(trajectory: Trajectory) -> Description:
         counted="frame",
         marks_filled=trajectory.filled is not None,
         body_moves=trajectory.body is not None and len(trajectory.body.shape) == 3,
+        state=tuple(trajectory.series),
     )
 
 
@@ -249,6 +262,7 @@ def blocks_of(trajectory: Trajectory) -> Iterator[Block]:
             known=known,
             filled=filled,
             body=body,
+            series={name: values[frames] for name, values in trajectory.series.items()},
         )
 
 

@@ -73,6 +73,8 @@ class NativeWriter(FrameWriter):
         self._fields = self._spool((len(spec.channels), *spec.grid.shape))
         self._valid = self._spool(spec.grid.shape, torch.bool)
         self._filled = self._spool(spec.grid.shape, torch.bool) if self.about.marks_filled else None
+        self._body = self._spool(spec.grid.shape, torch.bool) if self.about.body_moves else None
+        self._series: dict[str, list[float]] = {name: [] for name in self.about.series}
 
     def _spool(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Spool:
         return self.resources.enter_context(
@@ -87,12 +89,17 @@ class NativeWriter(FrameWriter):
             fields = torch.cat((fields, ends), dim=1)
             known = known & ends.isfinite().all(1)
         self._fields.append(fields)
-        valid = known | self.about.body
+        valid = known | (self.about.body if block.body is None else block.body)
         self._valid.append(valid)
         self._gaps = self._gaps or not bool(valid.all())
         if self._filled is not None:
             assert block.filled is not None
             self._filled.append(block.filled)
+        if self._body is not None:
+            assert block.body is not None
+            self._body.append(block.body)
+        for name, values in self._series.items():
+            values.extend(block.series[name].tolist())
 
     def _finish(self) -> None:
         about = self.about
@@ -104,6 +111,8 @@ class NativeWriter(FrameWriter):
             parameters=about.parameters,
             valid=self._valid if self._gaps else None,
             filled=self._filled,
+            body=self._body,
+            series={n: torch.tensor(v, dtype=torch.float64) for n, v in self._series.items()},
             source=about.source,
             local=about.local,
             length_unit=about.length_unit,

@@ -6,6 +6,7 @@ Flows have PIVPy's flag ``chc``: 0 not valid, 1 measured, 2 filled. The attribut
 ``pibert`` (JSON) state the provenance and what is needed to read the file back unchanged.
 """
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,8 @@ class NetcdfWriter(FrameWriter):
             beside += ["filled"] if about.marks_filled else []
             if beside and name in about.spec.channels:
                 variable.attrs["ancillary_variables"] = " ".join(beside)
+        for name in about.series:
+            file.create_variable(_series_name(name, units), ("t",), "f8", chunks=(1024,))
         if about.marks_filled:
             filled = file.create_variable("filled", ("t", "y", "x"), "u1", chunks=chunks)
             _describe_flag(filled, "value filled in by a program or a model", "measured filled")
@@ -106,6 +109,8 @@ class NetcdfWriter(FrameWriter):
             values["chc"] = (block.known.numpy() * (1 + filled)).astype("u1")
         if block.body is not None:
             values["body"] = block.body.numpy().astype("u1")
+        for name in self.about.series:
+            values[_series_name(name, values)] = block.series[name].double().numpy()
         with self._output.changed() as file:
             file.resize_dimension("t", new)
             file["t"][old:new] = block.time.double().numpy()
@@ -115,6 +120,11 @@ class NetcdfWriter(FrameWriter):
     def _finish(self) -> None:
         self._output.close()
         self._output.publish()
+
+
+def _series_name(name: str, taken: Container[str]) -> str:
+    """The name of a series, which may not be that of a field."""
+    return f"{name}_series" if name in taken else name
 
 
 def _describe_flag(variable: Any, long_name: str, meanings: str) -> None:

@@ -104,7 +104,7 @@ class Reference(Stepper, ABC):
         known = None if mask is None else checked_mask(mask, x)
         # Full precision under autocast: nothing is gained from less.
         with torch.autocast(x.device.type, enabled=False):
-            return self.ahead(x, known)
+            return self.uniform_state(self.ahead(x, known))
 
     def _mark_fitted(self) -> None:
         self.fitted.fill_(True)

@@ -1,0 +1,134 @@
+"""Scores of a predicted structure: every test flow is rolled out to its end, from its start.
+
+The displacement of each moving body is compared with the true one by the measures of
+``evaluation/vibration.py``. A rollout that diverges, or whose body leaves the domain, has no
+measures beyond the number of frames that it lasted.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pibert.data.dataset import Samples
+from pibert.evaluation.measure import Frames
+from pibert.evaluation.rollouts import RolloutPredictor, rolled_out
+from pibert.evaluation.scoring import sequences
+from pibert.evaluation.vibration import compare_vibrations, natural_frequency, vibration
+from pibert.fields import MovingBody
+
+REDUCED_VELOCITY, MASS_RATIO = "reduced_velocity", "mass_ratio"
+"""Parameters from which the natural frequency follows."""
+LEAST_FRAMES = 16
+PHASE_PERIODS = 5.0
+_ENDS = ("", "_true", "_low", "_high")
+
+
+def score_structure(
+    predictor: RolloutPredictor, samples: Samples, most: int | None = None
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Measures of every flow and body, and the series that they come from.
+
+    Args:
+        predictor: Of the state of moving bodies.
+        samples: Test windows; their history is at least the predictor's.
+        most: Frames of a rollout; None: to the end of the flow.
+
+    Returns:
+        A row for each flow and body, as plain JSON, and the arrays ``NUMBER/time``,
+        ``NUMBER/predicted`` and ``NUMBER/true`` of each row.
+    """
+    runs = [
+        (samples.locate(piece[0]), min(len(piece), most or len(piece)))
+        for piece in sequences(samples)
+        if len(piece) >= LEAST_FRAMES
+    ]
+    rows: list[dict[str, Any]] = []
+    arrays: dict[str, Tensor] = {}
+    flows = zip(runs, rolled_out(predictor, samples, runs), strict=True)
+    for ((index, first), count), frames in flows:
+        trajectory, begin = samples.trajectories[index], first + samples.window.history
+        time = trajectory.time[begin : begin + count]
+        for body in predictor.spec.moving:
+            series = {"time": time, **_displacements(frames, body, predictor.spec.channels)}
+            arrays |= {f"{len(rows)}/{name}": values for name, values in series.items()}
+            named = {"flow": trajectory.name, "body": body.displacement}
+            parameters = dict(trajectory.parameters)
+            rows.append({**named, "parameters": parameters, **_measures(series, parameters)})
+    return rows, arrays
+
+
+def _displacements(
+    frames: Frames, body: MovingBody, channels: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Predicted and true displacement of every frame."""
+    place = channels.index(body.displacement)
+    known = frames.known.double()
+    count = known.sum((1, 2))
+    found = {}
+    for name, fields in (("predicted", frames.prediction), ("true", frames.truth)):
+        values = torch.where(frames.known, fields[:, place].double(), 0.0)
+        found[name] = (values.sum((1, 2)) / count).cpu()
+    return found
+
+
+def _measures(series: Mapping[str, Tensor], parameters: Mapping[str, float]) -> dict[str, Any]:
+    finite = series["predicted"].isfinite()
+    lasted = len(finite) if bool(finite.all()) else int((~finite).nonzero()[0])
+    row: dict[str, Any] = {"frames": len(finite), "lasted": lasted}
+    predicted, true, time = (series[name].numpy() for name in ("predicted", "true", "time"))
+    if lasted < len(finite):
+        return row | {"diverged": True, "true": asdict(vibration(true, time))}
+    found = compare_vibrations(predicted, true, time, phase_periods=PHASE_PERIODS)
+    row |= {"diverged": False, "predicted": asdict(found.predicted), "true": asdict(found.true)}
+    row["errors"] = {
+        n: _plain(getattr(found, n)) for n in ("amplitude", "frequency", "phase", "rms")
+    }
+    reduced = parameters.get(REDUCED_VELOCITY)
+    if reduced is not None:
+        natural = natural_frequency(reduced, parameters.get(MASS_RATIO, math.inf))
+        row["predicted"]["regime"] = found.predicted.regime(natural)
+        row["true"]["regime"] = found.true.regime(natural)
+    return row
+
+
+def state_scores(
+    blocks: Sequence[Mapping[str, Tensor]], names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Scores of predicted series of one rollout; empty without any true value.
+
+    Args:
+        blocks: ``NAME``, ``NAME_true`` and, with intervals, ``NAME_low`` and ``NAME_high``.
+        names: Of the state.
+
+    Returns:
+        For each name the ``error``, its rms over the standard deviation of the true values, and the
+        ``coverage`` of the intervals.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name in names:
+        ends = {
+            end: torch.cat([b[f"{name}{end}"] for b in blocks])
+            for end in _ENDS
+            if blocks and f"{name}{end}" in blocks[0]
+        }
+        if "_true" not in ends:
+            continue
+        known = ends["_true"].isfinite()
+        values = {end: series[known].double() for end, series in ends.items()}
+        true = values["_true"]
+        if len(true) < 2 or not float(true.std()):
+            continue
+        error = (values[""] - true).square().mean().sqrt() / true.std(correction=0)
+        found[name] = {"error": float(error)}
+        if "_low" in values:
+            inside = (values["_low"] <= true) & (true <= values["_high"])
+            found[name]["coverage"] = float(inside.double().mean())
+    return found
+
+
+def _plain(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value

@@ -1,0 +1,101 @@
+"""Moving bodies, and structural state that travels with the fields.
+
+The state of a structure (displacement, velocity, forces of its bodies) is a set of channels that
+are constant in space: the last channels of a ``FieldSpec``, named by its ``state``. So batches,
+normalizers, losses, rollouts and prediction intervals treat it as they treat fields. The spec's
+``bodies`` state which channel moves which body.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert.physics.grid import Grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovingBody:
+    """A circular cylinder that moves along one axis."""
+
+    radius: float
+    """In the length unit of the grid."""
+    centre: tuple[float, float] = (0.0, 0.0)
+    """(x, y) at rest."""
+    displacement: str = "displacement"
+    """The series or channel with its displacement."""
+    axis: Literal["x", "y"] = "y"
+    unit: float = 1.0
+    """Length of a displacement of 1, in the length unit of the grid."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.displacement, str) or self.axis not in ("x", "y"):
+            raise ValueError(
+                "a moving body needs the name of its displacement and the axis 'x' or 'y', found "
+                f"{self.displacement!r} and {self.axis!r}"
+            )
+        numbers = (self.radius, self.unit, *self.centre)
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"a moving body needs finite lengths, found {numbers}")
+        if not (self.radius > 0 and self.unit > 0):
+            raise ValueError(
+                f"radius and unit of a moving body must be positive, found {self.radius} and "
+                f"{self.unit}"
+            )
+
+    def inside(
+        self, grid: Grid, displacement: Float[Tensor, "*batch"]
+    ) -> Bool[Tensor, "*batch y x"]:
+        """Return the points inside the body for each displacement."""
+        x, y = grid.coordinates(displacement.dtype, displacement.device)
+        moved = self.unit * displacement[..., None, None]
+        across, along = x - self.centre[0], y - self.centre[1]
+        if self.axis == "x":
+            across = across - moved
+        else:
+            along = along - moved
+        return torch.hypot(*torch.broadcast_tensors(across, along)) < self.radius
+
+    def is_outside(
+        self, grid: Grid, displacement: Float[Tensor, "*batch"]
+    ) -> Bool[Tensor, "*batch"]:
+        """Return whether part of the body lies outside the domain of the grid."""
+        along = 1 if self.axis == "y" else 0
+        step, count = ((grid.dx, grid.shape[1]), (grid.dy, grid.shape[0]))[along]
+        low = grid.origin[along] - step / 2
+        position = self.centre[along] + self.unit * displacement
+        beyond = torch.minimum(position - low, low + count * step - position) < self.radius
+        # NaN is nowhere.
+        return beyond | ~torch.isfinite(displacement)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "centre": list(self.centre)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        x, y = data["centre"]
+        return cls(**{**data, "centre": (float(x), float(y))})
+
+
+def with_uniform_state(
+    frames: Float[Tensor, "*batch c y x"], count: int, known: Bool[Tensor, "*#batch y x"] | None
+) -> Float[Tensor, "*batch c y x"]:
+    """Return frames whose last ``count`` channels are their mean over the known points, everywhere.
+
+    Of a field that is read this restores state that was hidden at unknown points, even as NaN; of
+    a prediction it is an integral over the domain.
+    """
+    if not count:
+        return frames
+    fields, state = frames[..., :-count, :, :], frames[..., -count:, :, :]
+    if known is None:
+        mean = state.mean((-2, -1), keepdim=True)
+    else:
+        here = known.unsqueeze(-3)
+        total = torch.where(here, state, 0.0).sum((-2, -1), keepdim=True)
+        mean = total / here.sum((-2, -1), keepdim=True).clamp(min=1)
+    return torch.cat((fields, mean.expand_as(state)), dim=-3)

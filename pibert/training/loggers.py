@@ -115,9 +115,10 @@ class Loggers:
         try:
             yield
         except Exception as error:  # of another program: a network, a full disk, a closed account
-            text = " ".join(str(error).split())[:300]
+            cause = error.__cause__ or error  # Lightning reports a full disk as a wrong number
+            text = " ".join(str(cause).split())[:300]
             self._say(
-                f"logger {name}: {type(error).__name__}: {text}; training continues without it"
+                f"logger {name}: {type(cause).__name__}: {text}; training continues without it"
             )
             failed = self._open.pop(name, None)
             with suppress(Exception):

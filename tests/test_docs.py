@@ -3,6 +3,7 @@
 Tutorials, which are followed as a whole, have a test file of their own.
 """
 
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,13 @@ def broken(page: str) -> list[str]:
 @pytest.mark.parametrize("page", LINKING)
 def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: str) -> None:
     assert broken(page) == []
+
+
+def test_every_name_of_the_reference_exists() -> None:
+    pages = [page for page in PAGES if page.startswith("docs/reference/")]
+    names = re.findall(r"^::: (\S+)$", "\n".join(map(read_page, pages)), re.MULTILINE)
+    assert len(names) > 50
+    assert [name for name in names if pkgutil.resolve_name(name) is None] == []
 
 
 @pytest.mark.slow

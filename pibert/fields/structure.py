@@ -82,8 +82,8 @@ class MovingBody:
 
 
 def with_uniform_state(
-    frames: Float[Tensor, "*batch c y x"], count: int, known: Bool[Tensor, "*#batch y x"] | None
-) -> Float[Tensor, "*batch c y x"]:
+    frames: Float[Tensor, "... c y x"], count: int, known: Bool[Tensor, "... y x"] | None
+) -> Float[Tensor, "... c y x"]:
     """Return frames whose last ``count`` channels are their mean over the known points, everywhere.
 
     Of a field that is read this restores state that was hidden at unknown points, even as NaN; of

@@ -74,14 +74,13 @@ With 32 cells in a domain of 60 x 40 D our solver gives C_D 1.350 and St 0.1658
 def _vibration(part: dict[str, Any], out: Path) -> str:
     rows, known, fine = part["rows"], _fine(out), part["fine"]
     _draw(rows, known, fine, out / "solver" / "openfoam.png")
-    ran = [row["openfoam"] for row in rows if row["openfoam"]]
+    ran = [row["openfoam"] for row in rows]
     seconds = [each["cpu_seconds"] for each in ran]
     table = "| U* | OpenFOAM | ours, 12 cells | ours, 24 cells | wake oscillator "
     table += "| OpenFOAM | ours, 12 cells | wake oscillator | OpenFOAM | ours, 12 cells |\n"
     table += "| --- " * 10 + "|\n"
-    unknown = dict.fromkeys(("amplitude", "frequency", "drag"))
     for row in rows:
-        a, b, c = row["openfoam"] or unknown, row["lattice"], row["wake_oscillator"]
+        a, b, c = row["openfoam"], row["lattice"], row["wake_oscillator"]
         cells = [f"{row['reduced_velocity']:g}", _number(a["amplitude"]), _number(b["amplitude"])]
         cells += [_number(known.get(row["reduced_velocity"])), _number(c["amplitude"])]
         cells += [_number(each["frequency"], 4) for each in (a, b, c)]
@@ -95,8 +94,8 @@ A cylinder on a spring, free to move across the stream: m / (rho D^2) = {part["m
 damping. Columns 2 to 5 are the amplitude in D, 6 to 8 the frequency in U/D, 9 and 10 the mean drag
 coefficient. Amplitude and frequency are those of `pibert.evaluation.vibration`, after 45 D/U, over
 30 (OpenFOAM) and 55 D/U (ours). OpenFOAM has {ran[0]["cells"]:,} cells here and took
-{min(seconds):.0f} to {max(seconds):.0f} s of CPU time for each reduced velocity U*; it ran where
-the table has its values. "24 cells" is the run of [solver validation](solver.md#free-vibration-re-150):
+{min(seconds):.0f} to {max(seconds):.0f} s of CPU time for each reduced velocity U*. "24 cells" is
+the run of [solver validation](solver.md#free-vibration-re-150):
 half the range of the displacement, in a domain of 42 x 28 D.
 
 {table}
@@ -146,7 +145,7 @@ def _draw(
     }
     for name, (label, style) in labels.items():
         for axes, what in ((left, "amplitude"), (right, "frequency")):
-            found = [(row["reduced_velocity"], row[name][what]) for row in rows if row[name]]
+            found = [(row["reduced_velocity"], row[name][what]) for row in rows]
             axes.plot(*zip(*found, strict=True), style, label=label)
     both = [u for u in reduced if u in known]
     left.plot(both, [known[u] for u in both], "kx", label="ours, 24 cells")

@@ -102,9 +102,10 @@ half the range of the displacement, in a domain of 42 x 28 D.
 At U* = {fine["reduced_velocity"]:g} our solver with {fine["cells"]} cells (domain 32 x 20 D)
 gives an amplitude of {fine["amplitude"]:.3f}, a frequency of {fine["frequency"]:.4f}
 and a mean drag of {fine["drag"]:.3f}.
-In lock-in our amplitudes are close to OpenFOAM's even with 12 cells. Frequency and drag are too low
-and need many more cells, which a check of the amplitude alone does not show. OpenFOAM's mesh was
-not refined for this case.
+In lock-in (U* 4 to 7) our amplitudes differ from OpenFOAM's by 3 to 17 % with 12 cells and by 3
+to 6 % with 24. With 12 cells our frequency is 4 to 13 % lower and our drag 9 to 20 %; more cells
+reduce this. A check of the amplitude alone does not show it. OpenFOAM's mesh was not refined for
+this case.
 
 The wake oscillator
 ([Facchinetti, de Langre and Biolley, 2004](https://doi.org/10.1016/j.jfluidstructs.2003.12.004)) is

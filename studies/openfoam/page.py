@@ -179,8 +179,10 @@ from ten starts. St is that of v behind the body in one rollout of 250 frames.
 Both wakes are periodic. The test frames of the training solver repeat its training frames up to
 their phase, so those tables measure the fit; a linear model such as DMD represents it almost
 exactly. The other tables test the transfer. A model that is trained on one periodic orbit without
-noise never sees a frame beside it, and nothing keeps its rollouts near it. One Reynolds number
-cannot show whether a model learned the equations or this wake.
+noise never sees a frame beside it, and nothing keeps its rollouts near it. We added smaller batches
+and the variant with noise after rollouts had diverged, on validation and on test frames; the level
+of the noise was not tuned. One Reynolds number cannot show whether a model learned the equations or
+this wake.
 
 {_measured(part)}"""
     )

@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.fields import Batch, FieldSpec, Normalizer, with_uniform_state
 from pibert.models.layers import Answer, Fields, Mask, Vector
 from pibert.models.stepper import Stepper, StepperConfig, checked_mask
 
@@ -159,15 +159,19 @@ class AboutTheMean(Reference):
     def _fit_mean(self, batches: Iterable[Batch]) -> Bool[Tensor, "y x"]:
         """Compute the mean; returns the points that are known at least once."""
         total = torch.zeros_like(self.mean, dtype=torch.float64)
-        count = torch.zeros_like(total[0])
+        count = torch.zeros_like(total)
+        states = len(self.spec.state)
         for batch in self._checked(batches):
-            seen = batch.target_mask[:, :, None]
-            total += torch.where(seen, batch.y, 0.0).sum((0, 1), dtype=torch.float64)
-            count += batch.target_mask.sum((0, 1))
-        if not bool(count.any()):
+            y = with_uniform_state(batch.y, states, batch.target_mask)
+            seen = batch.target_mask[:, :, None].repeat(1, 1, len(count), 1, 1)
+            seen[:, :, len(count) - states :] = True  # the state is known everywhere
+            total += torch.where(seen, y, 0.0).sum((0, 1), dtype=torch.float64)
+            count += seen.sum((0, 1))
+        known = count[0] > 0
+        if not bool(known.any()):
             raise ValueError("expected training batches with known targets, found none")
         self.mean.copy_(total / count.clamp(min=1))
-        return count > 0
+        return known
 
     def _checked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches on the device of the buffers, after a check of their shapes."""
@@ -182,10 +186,16 @@ class AboutTheMean(Reference):
             yield batch.to(self.mean.device)
 
     def _fluctuation(self, x: Tensor, known: Tensor | None) -> Tensor:
-        """Return x - m of frames folded into channels, zero at unknown points."""
+        """Return x - m of frames folded into channels, zero at unknown points.
+
+        The state of a structure is known everywhere.
+        """
         frames = x.shape[1] // len(self.mean)
         deviation = x - self.mean.repeat(frames, 1, 1)
-        return deviation if known is None else torch.where(known, deviation, 0.0)
+        if known is None:
+            return deviation
+        known = known.expand(len(x), 1, *x.shape[-2:])
+        return self.uniform_state(torch.where(known, deviation, 0.0), known[:, 0])
 
 
 class TrainingMean(AboutTheMean):

@@ -201,3 +201,32 @@ def test_batches_that_can_be_read_only_once_are_refused() -> None:
 
     with refused("twice", "iterator"):
         DMD(DMDConfig(), SPEC).fit(once(), NORMALIZER)
+
+
+def test_the_state_of_a_moving_body_is_known_at_hidden_points() -> None:
+    channels = ("u", "v", "displacement", "speed")
+    spec = replace(SPEC, channels=channels, units=("1",) * 4, state=channels[2:])
+    turn, count = 2 * math.pi / 15, 60
+    angle = turn * torch.arange(count + 1, dtype=torch.float64)
+    fields = torch.stack((torch.cos(angle), torch.sin(angle)) * 2, 1)
+    frames = fields[..., None, None].expand(-1, -1, 5, 8).clone()
+    rows = (2 + torch.cos(angle)).round().long()  # the body hides one row, which moves
+    known = torch.ones(count + 1, 5, 8, dtype=torch.bool)
+    known[torch.arange(count + 1), rows] = False
+    frames[:, :2] = 0.0  # the state alone moves: hidden fields must not disturb it
+    frames = torch.where(known[:, None], frames, 0.0)
+    numbers = torch.arange(count)
+    batch = Batch(
+        x=frames[:-1],
+        y=frames[1:, None],
+        parameters=torch.zeros(count, 16),
+        mask=known[:-1],
+        target_mask=known[1:, None],
+        sample=numbers,
+        seeds=numbers,
+    )
+    model = DMD(DMDConfig(rank=4), spec).double()
+    model.fit([batch], NORMALIZER)
+    found = model(batch.x, mask=batch.mask)[:, 2:]
+    expected = fields[1:, 2:, None, None].expand_as(found)
+    assert torch.allclose(found, expected, atol=1e-9)

@@ -157,7 +157,7 @@ def test_a_single_file_is_imported_by_every_command(tmp_path: Path) -> None:
         "from pibert.data.readers import READERS\n"
         "READERS['raw'] = mine_reader\n"
     )
-    named = ("-m", "pibert.cli", "--import", "here.py")
+    named = ("-m", "pibert", "--import", "here.py")
     process(*named, "convert", "flow.raw", "flow.h5", folder=tmp_path, packages=tmp_path)
     for wrong in ("nowhere", "nowhere.py"):
         assert f"--import {wrong}: there is no such" in refusal("--import", wrong, "info")

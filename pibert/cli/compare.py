@@ -245,6 +245,13 @@ def report(
     out: Annotated[
         Path, typer.Argument(metavar="OUT", help="Read the comparison from this folder.")
     ],
+    figures: Annotated[
+        str | None,
+        option(
+            "Also write each figure on its own, to the folder figures, in this format.",
+            metavar="pdf|svg|png",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write the report page of a comparison.
@@ -252,10 +259,16 @@ def report(
     One page with tables and figures, and tables to paste (tables.md, tables.tex).
 
     Example: pibert report outputs/comparison
+
+    Example: pibert report outputs/comparison --figures pdf
     """
     from pibert.comparison.page import write_page
 
-    page = write_page(out)
+    page = write_page(out, figures)
+    files = sorted((out / "figures").glob(f"*.{figures}")) if figures else []
     if as_json:
-        return show_json({"written": [str(page), str(out / "tables.md"), str(out / "tables.tex")]})
+        written = [page, out / "tables.md", out / "tables.tex", *files]
+        return show_json({"written": [str(file) for file in written]})
     say(Console(), f"Report: {page}")
+    if figures:
+        say(Console(), f"Figures: {out / 'figures'}, {len(files)} .{figures} files")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -39,10 +39,15 @@ def show_table(
     numbers: bool = False,
     **settings: Any,
 ) -> None:
-    """Print a table, whose texts are not markup; ``numbers``: align all but the first column."""
+    """Print a table, whose texts are not markup.
+
+    ``numbers``: align all columns but the first, whose names are not wrapped.
+    """
     table = Table(**settings)
     for place, column in enumerate(columns):
-        table.add_column(Text(column), justify="right" if numbers and place else "left")
+        is_name = numbers and not place
+        justify: JustifyMethod = "right" if numbers and place else "left"
+        table.add_column(Text(column), justify=justify, no_wrap=is_name)
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)

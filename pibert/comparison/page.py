@@ -8,8 +8,11 @@ from pibert.report.comparison.page import write_report
 from pibert.report.comparison.results import DatasetResults
 
 
-def write_page(out: Path) -> Path:
-    """Write the report of a comparison into its folder; returns the page."""
+def write_page(out: Path, file_format: str | None = None) -> Path:
+    """Write the report of a comparison into its folder; returns the page.
+
+    With a file format (pdf, svg, png), also each figure on its own.
+    """
     results = read_results(out)
     datasets = []
     for name in results["data"]:
@@ -22,4 +25,4 @@ def write_page(out: Path) -> Path:
                     "run the comparison again to collect them"
                 )
         datasets.append(DatasetResults(name, results, scores))
-    return write_report(out, results, datasets)
+    return write_report(out, results, datasets, file_format=file_format)

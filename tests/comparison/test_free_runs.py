@@ -111,13 +111,14 @@ def test_rollouts_have_intervals_at_every_lead_time(out: Path) -> None:
 def test_the_report_shows_statistics_beside_the_ranking(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def some(folder: Path, results: Any, datasets: Any) -> Path:
+    def some(folder: Path, results: Any, datasets: Any, **settings: Any) -> Path:
         figures = [(s, make) for s, make in FIGURES if s == "Statistics"]
-        return write_report(folder, results, datasets, figures)
+        return write_report(folder, results, datasets, figures, **settings)
 
     monkeypatch.setattr(page_module, "write_report", some)
-    result = run("report", str(out))
+    result = run("report", str(out), "--figures", "svg")
     assert result.exit_code == 0, result.output
+    assert len(list((out / "figures").glob("*.svg"))) == 5 and "5 .svg files" in result.output
     page = (out / "report.html").read_text()
     assert "could not be drawn" not in page
     headings = ["Ranked summary", "Rollouts", "Statistics of free runs", "Component by component"]

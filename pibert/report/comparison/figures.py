@@ -11,6 +11,9 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
 from pibert.report.comparison import (
     errors,
     fields,
@@ -26,6 +29,10 @@ from pibert.report.comparison.results import DatasetResults
 from pibert.report.figures import DPI
 
 Maker = Callable[[DatasetResults], Plot | Animation | None]
+FORMATS = ("pdf", "svg", "png")
+"""Of figures as files of their own."""
+_PUBLICATION = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "pibert"}
+"""Text stays text, which journals ask for, and the same figure gives the same file."""
 FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Rollout", time.rollout),
     ("Rollout", time.stable_horizon),
@@ -76,6 +83,8 @@ class Picture(NamedTuple):
     error: str = ""
     number: int = 0
     """On the page."""
+    file: bytes = b""
+    """The figure as a file of its own, if a format was asked for."""
 
     @property
     def base64(self) -> str:
@@ -83,9 +92,14 @@ class Picture(NamedTuple):
 
 
 def draw_figures(
-    data: DatasetResults, figures: Sequence[tuple[str, Maker]] = FIGURES
+    data: DatasetResults,
+    figures: Sequence[tuple[str, Maker]] = FIGURES,
+    file_format: str | None = None,
 ) -> list[Picture]:
-    """Draw every figure for which the data suffice, one at a time."""
+    """Draw every figure for which the data suffice, one at a time.
+
+    With one of ``FORMATS``, pictures other than animations also have a ``file``.
+    """
     pictures: list[Picture] = []
     for section, make in figures:
         name = getattr(make, "__name__", type(make).__name__)
@@ -93,13 +107,13 @@ def draw_figures(
         try:
             plot = make(data)
             if plot is not None:
-                pictures.append(_encoded(plot, empty))
+                pictures.append(_encoded(plot, empty, file_format))
         except Exception as error:  # the tables are worth having, whatever went wrong
             pictures.append(empty._replace(error=f"{type(error).__name__}: {error}"))
     return pictures
 
 
-def _encoded(plot: Plot | Animation, empty: Picture) -> Picture:
+def _encoded(plot: Plot | Animation, empty: Picture, file_format: str | None) -> Picture:
     """A figure as lossless WebP, half the size of a PNG; animations are encoded already."""
     if isinstance(plot, Animation):
         content, mime = plot.data, "image/png"
@@ -111,4 +125,14 @@ def _encoded(plot: Plot | Animation, empty: Picture) -> Picture:
         plot.figure.savefig(file, format="webp", dpi=DPI, facecolor="white", pil_kwargs=options)
         content, mime = file.getvalue(), "image/webp"
         width, height = (round(96 * inches) for inches in plot.figure.get_size_inches())
+        if file_format is not None:
+            empty = empty._replace(file=_as_file(plot.figure, file_format))
     return empty._replace(data=content, mime=mime, width=width, height=height, caption=plot.caption)
+
+
+def _as_file(figure: Figure, file_format: str) -> bytes:
+    file = io.BytesIO()
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    with rc_context(_PUBLICATION):  # type: ignore[arg-type]
+        figure.savefig(file, format=file_format, dpi=300, metadata=dates.get(file_format))
+    return file.getvalue()

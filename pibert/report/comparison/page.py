@@ -17,7 +17,13 @@ from markupsafe import Markup, escape
 
 from pibert.data.partial import remove_leftovers, replace_file
 from pibert.report.comparison import text
-from pibert.report.comparison.figures import FIGURES, Maker, Picture, draw_figures
+from pibert.report.comparison.figures import (
+    FIGURES,
+    FORMATS,
+    Maker,
+    Picture,
+    draw_figures,
+)
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import DAGGER, Cell, slug
 from pibert.report.comparison.tables import tables_of
@@ -70,18 +76,23 @@ def write_report(
     results: Mapping[str, Any],
     datasets: Sequence[DatasetResults],
     figures: Sequence[tuple[str, Maker]] = FIGURES,
+    file_format: str | None = None,
 ) -> Path:
     """Write the page and the tables of ``results.json`` to a folder; returns the path of the page.
 
     An older report is replaced file by file. ``figures`` has section and function of each figure.
+    With a ``file_format`` of ``FORMATS``, the folder ``figures`` holds each figure on its own, as
+    ``DATA-NAME.pdf``.
     """
+    if file_format is not None and file_format not in FORMATS:
+        raise ValueError(f"expected figures as one of {', '.join(FORMATS)}, found {file_format!r}")
     if unknown := sorted({section for section, _ in figures} - set(SECTIONS)):
         raise ValueError(
             f"expected figures in known sections, found {', '.join(unknown)}; choose from: "
             f"{', '.join(SECTIONS)}"
         )
     tables = {data.name: tables_of(data) for data in datasets}
-    pictures = _numbered({data.name: draw_figures(data, figures) for data in datasets})
+    pictures = _numbered({data.name: draw_figures(data, figures, file_format) for data in datasets})
     done = [run for run in results["runs"] if "failed" not in run]
     configs = {f"{run['model']} on {run['data']}": run.get("config") for run in done}
     context = {
@@ -110,6 +121,12 @@ def write_report(
         content = templates.get_template(name).render(context)
         remove_leftovers(out / name)
         replace_file(out / name, content.encode())
+    for name, own in pictures.items():
+        for picture in own:
+            if picture.file:
+                (out / "figures").mkdir(exist_ok=True)
+                file = f"{slug(name)}-{picture.name.replace('_', '-')}.{file_format}"
+                replace_file(out / "figures" / file, picture.file)
     return out / "report.html"
 
 

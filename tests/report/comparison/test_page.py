@@ -16,6 +16,7 @@ from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Cell, Table
 from pibert.report.comparison.text import verdict
 from pibert.report.figures import blank
+from tests.helpers import refused
 from tests.report.comparison.handmade_results import handmade, together
 
 ERRORS = {"unet": 0.02, "pibert": 0.01, "persistence": 0.04}
@@ -98,6 +99,25 @@ def test_a_figure_that_cannot_be_drawn_is_named_and_the_others_stay(tmp_path):
     assert "ZeroDivisionError: nothing < to divide" in page.words
     # Numbered in the order of the page, not of the list.
     assert "Figure 2, broken" in page.words and "absent" not in page.words
+
+
+@pytest.mark.parametrize("file_format", ["pdf", "svg", "png"])
+def test_each_figure_is_also_a_file_of_its_own(tmp_path, file_format):
+    data = handmade(ERRORS)
+    figures = [("Fields", square), ("Fields", absent), ("Fields", broken)]
+    for _ in range(2):  # a second report replaces the first
+        write_report(tmp_path, data.results, [data], figures, file_format)
+        (file,) = (tmp_path / "figures").iterdir()
+        assert file.suffix == f".{file_format}" and file.stem.endswith("-square")
+    start = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}[file_format]
+    content = file.read_bytes()
+    assert content.startswith(start)
+    if file_format == "svg":
+        assert b"<text" in content  # text, not outlines
+    write_report(tmp_path, data.results, [data], figures, file_format)
+    assert file.read_bytes() == content
+    with refused("bmp", "pdf"):
+        write_report(tmp_path, data.results, [data], figures, "bmp")
 
 
 def test_figures_have_sections_of_the_page(tmp_path):

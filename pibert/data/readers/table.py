@@ -110,8 +110,16 @@ def _read_series(members: Mapping[int, Path], hints: Hints) -> tuple[Table, bool
                 f"{', '.join(table.names)}; keep the files of one flow in a folder"
             )
     values = np.concatenate([table.values for table in tables.values()])
-    if "t" in name_columns(next(iter(members.values())), first.names, hints.channels):
+    file = next(iter(members.values()))
+    if "t" in name_columns(file, first.names, hints.channels):
         return replace(first, values=values), False
+    for number, table in tables.items():
+        if len(table.values) != len(first.values):
+            raise SourceError(
+                f"the files of {file.parent} have different points, so they are not frames of one "
+                f"flow: {file.name} has {len(first.values):,}, {members[number].name} "
+                f"{len(table.values):,}; read each file on its own"
+            )
     # Evenly numbered files have no gaps.
     steps = {later - number for number, later in pairwise(tables)}
     step = min(steps) if len(steps) == 1 else 1
@@ -244,14 +252,19 @@ def _by_time(
     moments, frame = np.unique(time, return_inverse=True)
     order = np.lexsort((x, y, frame))
     shape = len(moments), len(x) // len(moments)
-    if (np.bincount(frame) != shape[1]).any():
-        raise SourceError("the times in the file do not all have the same number of points")
+    counts = np.bincount(frame)
+    if (counts != counts[0]).any():
+        other = int((counts != counts[0]).argmax())
+        raise SourceError(
+            f"every time needs the same points, found {counts[0]:,} at time {moments[0]:g} and "
+            f"{counts[other]:,} at time {moments[other]:g}; export all times on the same points"
+        )
     x, y = x[order].reshape(shape), y[order].reshape(shape)
     if (x != x[0]).any() or (y != y[0]).any():
         moved = int(((x != x[0]) | (y != y[0])).any(1).argmax())
         raise SourceError(
-            f"the points at time {moments[moved]:g} are others; keep the files of one flow in a "
-            "folder"
+            f"the points of frame {moved} (time or number {moments[moved]:g}) differ from those of "
+            "frame 0; if these are files of different flows, read each on its own"
         )
     return x[0], y[0], {k: v[0][order].reshape(shape) for k, v in fields.items()}, moments
 

@@ -103,12 +103,21 @@ def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
     (odd,) = open_recordings(folder / "B*[13].csv", hints=Hints(dt=0.1))
     assert odd.time.tolist() == pytest.approx([0.0, 0.1])
     for head, x, found in (
-        ("x [m],y [m],u [m/s],v [m/s]", X + 1, "points at time"),
+        ("x [m],y [m],u [m/s],v [m/s]", X + 1, "points of frame 3"),
         ("x [mm],y [mm],u [m/s],v [m/s]", X, "B12.csv: expected the columns x .m"),
     ):
         (folder / "B12.csv").write_text(f"{head}\n" + text_of([x, Y, X, Y]))
         with pytest.raises(SourceError, match=found):
             table.open_recordings(folder)
+
+
+def test_files_with_different_points_are_not_frames_of_a_flow(tmp_path: Path) -> None:
+    for number, points in ((1, 6), (2, 5)):
+        text = "x,y,u,v\n" + text_of([values[:points] for values in (X, Y, X, Y)])
+        (tmp_path / f"case{number}.csv").write_text(text)
+    with pytest.raises(SourceError, match=r"case1\.csv has 6, case2\.csv 5.*on its own"):
+        table.open_recordings(tmp_path)
+    assert table.open_recordings(tmp_path / "case1.csv")[0].num_frames == 1
 
 
 def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
@@ -148,7 +157,7 @@ def test_a_column_of_time_makes_frames(tmp_path: Path) -> None:
     expected = torch.tensor([[0.0, 0.5, 1.0], [10.0, 10.5, 11.0], [20.0, 20.5, 21.0]])
     torch.testing.assert_close(trajectory.read()[:, 0, 1], expected)
     path.write_text("t,x,y,u\n" + text_of([t[:-1], x[:-1], y[:-1], x[:-1]]))
-    with pytest.raises(SourceError, match=r"a.csv: the times .* same number of points"):
+    with pytest.raises(SourceError, match=r"a.csv: .* 6 at time 0 and 5 at time 0.2"):
         table.open_recordings(path)
 
 

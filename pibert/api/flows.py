@@ -114,7 +114,9 @@ class Flow(Sequence[Trajectory]):
                 crop(trajectory, kept), frames=frames, stride=stride, channels=channels, size=size
             )
 
-        return Flow(self.recordings.changed(view))
+        selected = Flow(self.recordings.changed(view))
+        selected[0]  # a wrong selection is an error here, not where the view is used
+        return selected
 
     def fill(
         self, *, flag_outliers: bool = True, noise: float | None = None, settings: Any = None

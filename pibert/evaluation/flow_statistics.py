@@ -96,7 +96,7 @@ class PhaseAverage:
     count: Float[Tensor, "phase y x"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class FlowStatistics:
     """Fields of statistics, NaN where fewer than two vectors were measured."""
 
@@ -135,7 +135,8 @@ class FlowStatistics:
 
     @property
     def frequency_unit(self) -> str:
-        return f"1/{self.flow.time_unit or ('frame' if counts_frames(self.flow) else 'time')}"
+        unit = self.flow.time_unit or ("frame" if counts_frames(self.flow) else "time")
+        return f"1/({unit})" if "/" in unit else f"1/{unit}"
 
     @property
     def gradient_unit(self) -> str:
@@ -151,6 +152,22 @@ class FlowStatistics:
         """A mode in POD coefficients as a field."""
         assert self.pod is not None
         return self.field_of(mode @ self.pod.modes.to(mode))
+
+    def __repr__(self) -> str:
+        found = self.summary()
+        lines = [f"statistics: {found['name']}, {found['frames']} frames"]
+        for key in ("mean", "rms"):
+            values = (
+                f"{name} {values[key]:.4g} [{values['unit']}]"
+                for name, values in found["channels"].items()
+            )
+            lines.append(f"{key} over the field: {', '.join(values)}")
+        lines.append(f"turbulent kinetic energy: {found['tke']:.4g}")
+        if found["dominant_frequency"] is not None:
+            frequency = f"{found['dominant_frequency']:.4g} {self.frequency_unit}"
+            lines.append(f"dominant frequency: {frequency}")
+        lines += [f"Note: {note}" for note in self.notes]
+        return "\n".join(lines)
 
     def summary(self) -> dict[str, Any]:
         """Plain numbers: averages over points, and the leading modes."""
@@ -262,6 +279,9 @@ def flow_statistics(flow: Trajectory, options: StatsOptions | None = None) -> Fl
     )
     share = count / flow.num_frames
     samples = torch.tensor([independent[name] or math.nan for name in spec.channels]).double()
+    body = None
+    if flow.body is not None:
+        body = read_mask(flow.body, slice(None)).cpu().expand_as(known)
     spectra = modes = phase = None
     if dt is None:
         notes.append(
@@ -270,9 +290,6 @@ def flow_statistics(flow: Trajectory, options: StatsOptions | None = None) -> Fl
     elif flow.num_frames < _LEAST_FRAMES:
         notes.append(f"spectra and SPOD are left out: found {counted(flow.num_frames, 'frame')}")
     else:
-        body = None
-        if flow.body is not None:
-            body = read_mask(flow.body, slice(None)).cpu().expand_as(known)
         frames = Frames(
             prediction=fields, truth=fields, last=fields, known=measured, body=body, spec=spec
         )
@@ -283,7 +300,7 @@ def flow_statistics(flow: Trajectory, options: StatsOptions | None = None) -> Fl
             notes.append(f"no probe is measured in {KNOWN_SHARE:.0%} of the frames: no spectra")
     phase = _phase_average(flow, fields, measured, spectra, options, notes)
     points = known.all(0)
-    modes, spods, dmds = _modes(flow, fields[:, list(velocity)], known, dt, options, notes)
+    modes, spods, dmds = _modes(flow, fields[:, list(velocity)], known, body, dt, options, notes)
     if any(independent[spec.channels[i]] is None for i in velocity):
         notes.append(
             "the record is too short for its correlation time: the error of the mean is not known"
@@ -426,6 +443,7 @@ def _modes(
     flow: Trajectory,
     fields: Tensor,
     known: Tensor,
+    body: Tensor | None,
     dt: float | None,
     options: StatsOptions,
     notes: list[str],
@@ -434,10 +452,16 @@ def _modes(
     gaps = known.any(0) & ~points
     if bool(gaps.any()):
         missing, whole = int((~known[:, gaps]).sum()), int(known.any(0).sum()) * len(known)
-        notes.append(
-            f"POD, SPOD and DMD are left out: {missing:,} of {whole:,} vectors are missing; fill "
-            "them first (pibert fill FILE --out filled.h5)"
+        why = (
+            f"{missing:,} of {whole:,} vectors are missing; fill them first (pibert fill FILE "
+            "--out filled.h5)"
         )
+        if body is not None and bool((body & gaps).any()):
+            why = (
+                "a moving body covers some points in some frames; take a region without it (pibert "
+                "convert FILE wake.h5 --crop x=FROM:TO)"
+            )
+        notes.append(f"POD, SPOD and DMD are left out: {why}")
         return None, None, None
     if len(fields) > MOST_FRAMES:
         notes.append(f"the modes are those of the first {MOST_FRAMES} of {len(fields)} frames")

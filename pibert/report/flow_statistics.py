@@ -209,7 +209,7 @@ def _draw_spod(found: FlowStatistics) -> Figure:
         shade = str(min(0.85, 0.75 * i / max(1, energy.shape[1] - 1) + 0.1 * bool(i)))
         width = 1.4 if not i else 0.7
         ax.loglog(frequency, energy[:, i], lw=width, color=shade, label=label, zorder=3 - 0.01 * i)
-    ax.plot(frequency[peaks], energy[peaks, 0], "o", ms=4, color="#c1440e", label="shown below")
+    ax.plot(frequency[peaks], energy[peaks, 0], "o", ms=4, color="#c1440e", label="shown above")
     name_axes(
         ax, "SPOD eigenvalues", with_unit("frequency", found.frequency_unit), "energy density"
     )

@@ -52,6 +52,9 @@ def test_moments_are_those_of_the_wave() -> None:
     assert_close(found.tke, (found.stress[0, 0] + found.stress[1, 1]) / 2, rtol=1e-12)
     assert_close(found.vorticity, torch.full(GRID.shape, -2.0).double(), rtol=1e-4)
     assert found.gradient_unit == "1/s" and found.frequency_unit == "1/s"
+    convective = replace(found, flow=replace(found.flow, time_unit="D/U"))
+    assert convective.frequency_unit == "1/(D/U)"
+    assert "dominant frequency" in repr(found) and len(repr(found)) < 1000
 
 
 def test_frequency_phases_and_modes_are_those_of_the_wave() -> None:
@@ -114,6 +117,9 @@ def test_gaps_and_filled_vectors_do_not_count_and_modes_need_complete_fields() -
     masked = flow_statistics(recording(valid=valid.all(0)))  # never known: left out
     assert masked.pod is not None and not bool(masked.points[3, 4])
     assert bool(masked.mean[:, 3, 4].isnan().all())
+    moving = flow_statistics(recording(body=~valid))  # filling does not fill bodies
+    assert moving.pod is None
+    assert [note for note in moving.notes if "body" in note and "pibert fill" not in note]
 
 
 def test_the_error_of_the_mean_is_that_of_repeated_recordings() -> None:

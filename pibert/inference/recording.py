@@ -336,10 +336,9 @@ class FittedRecording:
         """A note where nothing that was predicted can be compared."""
         why = "the recording is itself a prediction, not ground truth"
         if not self.is_predicted:
-            why = (
-                f"no measured frame at the time of a predicted one (recorded {self.dt:g} apart, "
-                f"the model's time step is {self.time_step:g})"
-            )
+            why = "the recording has no measured frame at the predicted times"
+            if not self.keeps_time_step:
+                why += f" (recorded {self.dt:g} apart, the model's time step is {self.time_step:g})"
         return Note("no-truth", f"{why}: nothing to compare with", severity="info")
 
     def truth(self, frames: slice) -> Tensor:

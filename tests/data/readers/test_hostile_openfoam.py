@@ -1,6 +1,7 @@
 """OpenFOAM files that declare too much, refer to other files, or would take forever."""
 
 import gzip
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,14 @@ def test_included_files_are_counted(tmp_path: Path) -> None:
         ("(a|b?c)?d", ("d", "ad", "bcd"), ("bd",)),
         ("[^]a]\\.x", ("b.x",), ("a.x", "].x", "bxx")),
         ("wall(_[0-9]+)*", ("wall", "wall_1_23"), ("wall_", "wall1")),
+        ("(in|out)+let(s)*", ("inlet", "inoutletss"), ("let", "inleta")),
+        ("(a|ab)(c|bcd)(d*)(x?)(y?)", ("abcd", "abcddx", "acy"), ("abc d", "ayx")),
+        ("(ab?){2,3}", ("aa", "abaab"), ("a", "abababab")),
+        ("(a+)+b", ("ab", "aaab"), ("a" * 100, "b")),
+        ("(a|a)*b", ("b", "aab"), ("a" * 100,)),
+        (".*" * 30 + "b", ("b", "a" * 100 + "b"), ("a" * 100,)),
+        ("(a{900}){900}", (), ("a" * 100,)),
+        ("(a{9}){9}", ("a" * 81,), ("a" * 80, "a" * 90)),
         ("(a", (), ("a", "(a")),
         ("*a", (), ("a", "*a")),
     ],
@@ -168,7 +177,18 @@ def test_patterns_match_whole_names(
     assert not any(matches(pattern, name) for name in others)
 
 
-@pytest.mark.parametrize("pattern", ["(a|a)" * 50 + "b", "(" * 6000])
+def test_patterns_with_repeated_groups_match_as_regular_expressions_do() -> None:
+    generator = random.Random(0)
+    pieces = ["a", "b", "a?", "b*", "(a|b)", "(ab)*", "(a|ba?)+", "(b{1,2}){2}", "[^a]", "."]
+    for _ in range(300):
+        pattern = "".join(generator.choices(pieces, k=4)) + "(b)*"
+        name = "".join(generator.choices("ab", k=generator.randrange(8)))
+        assert matches(pattern, name) == (re.fullmatch(pattern, name) is not None), (pattern, name)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a|a)" * 50 + "b", "(" * 6000, "(" * 40 + "a" + "*)" * 40 + "b"]
+)
 def test_long_patterns_are_refused(case: Path, pattern: str) -> None:
     with pytest.raises(ValueError, match="name the patches instead"):
         matches(pattern, "a" * 100)

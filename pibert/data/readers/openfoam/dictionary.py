@@ -9,6 +9,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from re import _compiler, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import numpy as np
@@ -31,24 +32,57 @@ _MOST_VALUES = 1 << 40
 _DEEPEST = 100
 _MOST_FILES = 100
 _MOST_WORDS = 1_000_000
+_MOST_REPEATS = 4
+_MOST_GROUPS = 8
 _LONGEST_NAME = 200
 
 
 def matches(pattern: str, name: str) -> bool:
     """Whether a regular expression of a keyword, such as ``(upper|lower)Wall.*``, matches a name.
 
-    A malformed pattern matches nothing. The limit on time (``data.isolation``) ends patterns that
-    backtrack forever.
+    A malformed pattern matches nothing. Backtracking takes forever with some patterns, so those
+    with repeated groups or many repeats are followed without it.
     """
-    if max(len(name), len(pattern)) > _LONGEST_NAME:
+    repeats, groups = len(re.findall(r"[*+?{]", pattern)), pattern.count("(")
+    if groups > _MOST_GROUPS or max(len(name), len(pattern)) > _LONGEST_NAME:
         raise ValueError(
             f"the pattern {pattern[:40]!r} or the name {name[:40]!r} is longer than "
-            f"{_LONGEST_NAME} letters; name the patches instead"
+            f"{_LONGEST_NAME} letters, or has more than {_MOST_GROUPS} groups; name the patches "
+            "instead"
         )
+    is_slow = max(repeats, groups) > _MOST_REPEATS or re.search(r"\)[*+{]", pattern)
     try:
+        if is_slow:
+            return len(name) in _ends(_parser.parse(pattern), name, {0})
         return re.fullmatch(pattern, name) is not None
     except (re.error, OverflowError):
         return False
+
+
+def _ends(pattern: Any, name: str, starts: set[int]) -> set[int]:
+    """All positions where a match that begins at one of ``starts`` may end."""
+    for index, (what, detail) in enumerate(pattern):
+        if what is _parser.BRANCH:
+            starts = set().union(*(_ends(branch, name, starts) for branch in detail[1]))
+        elif what is _parser.SUBPATTERN:
+            starts = _ends(detail[-1], name, starts)
+        elif what in (_parser.MAX_REPEAT, _parser.MIN_REPEAT):
+            least, most, inner = detail
+            for _ in range(least):
+                if (after := _ends(inner, name, starts)) == starts:
+                    break
+                starts = after
+            newest = starts
+            for _ in range(most - least):
+                if not (newest := _ends(inner, name, newest) - starts):
+                    break
+                starts = starts | newest
+        elif what in (_parser.ASSERT, _parser.ASSERT_NOT, _parser.GROUPREF):
+            raise re.error("not a regular expression of OpenFOAM")
+        else:
+            single = _compiler.compile(pattern[index : index + 1])
+            starts = {found.end() for start in starts if (found := single.match(name, start))}
+    return starts
 
 
 class Dictionary(dict[str, Any]):

@@ -37,7 +37,7 @@ from pibert.data.readers import (
     vtk,
     well,
 )
-from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming, reading
 from pibert.data.readers.shared.files import expand_pattern, read_head
 from pibert.data.readers.shared.metadata import state_facts, state_recordings
 from pibert.data.readers.shared.regions import flip_recordings, mark_recordings, rotate_recordings
@@ -117,6 +117,7 @@ def identify(path: Path | str, *, isolate: bool | Limits = True) -> str:
     for kind, source in _OWN.items():
         if _recognises(kind, source, path):
             return kind
+    _require_readable(path)
     inside = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else set()
     what = "folder" if path.is_dir() else "file"
     likely = "openfoam, piv or vtk"
@@ -143,6 +144,14 @@ def identify(path: Path | str, *, isolate: bool | Limits = True) -> str:
         elif held := sorted(inside & {*suffixes}):
             problem = f"a folder of {held[0]} files: {advice}"
     raise SourceError(f"{path}: {problem}")
+
+
+def _require_readable(path: Path) -> None:
+    """Name a file that cannot be opened: no reader recognises what it cannot read."""
+    for file in sorted(path.iterdir()) if path.is_dir() else expand_pattern(path) or [path]:
+        if file.is_file():
+            with reading(file, remedy="check its permissions and the disk", errors=(OSError,)):
+                file.open("rb").close()
 
 
 def _recognises(kind: str, source: Any, path: Path) -> bool:

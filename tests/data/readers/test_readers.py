@@ -1,6 +1,8 @@
 """The table of readers: recognised and refused files; native files."""
 
 import contextlib
+import errno
+import io
 import pickle
 import subprocess
 import sys
@@ -32,6 +34,25 @@ def test_unreadable_files_end_no_identification_and_foreign_files_are_claimed_by
     for path in (tmp_path / "folder", tmp_path / "folder" / "notes.md"):
         with pytest.raises(SourceError, match="no known kind"):
             identify(path)
+
+
+def test_a_file_that_may_not_be_opened_is_not_called_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "flow.csv"
+    path.write_text("x,y,u,v\n0,0,1,1\n1,0,1,1\n0,1,1,1\n1,1,1,1\n")
+    assert identify(path) == "table"
+    opens = io.open
+
+    def refuse(file: Any, *arguments: Any, **options: Any) -> Any:
+        if str(file) == str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        return opens(file, *arguments, **options)
+
+    monkeypatch.setattr("io.open", refuse)  # modes do not stop an administrator
+    for given in (path, tmp_path, tmp_path / "*.csv"):
+        with pytest.raises(SourceError, match=r"flow\.csv.*Permission denied"):
+            identify(given)
 
 
 def test_a_folder_of_native_files_is_one_set(tmp_path: Path) -> None:

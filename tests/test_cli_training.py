@@ -164,6 +164,27 @@ def told(progress: TrainingProgress, output: io.StringIO) -> str:
     return output.getvalue()
 
 
+def test_a_terminal_shows_a_bar_and_a_line_per_epoch() -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=140, color_system=None)
+    text = told(TrainingProgress(console), output)
+    assert text.count("train 5.0000e-01") == 2 and text.count("could not write [this]") == 2
+    assert "step 4/6" in text and "1.250e-01" in text
+
+
+def test_the_time_left_follows_from_the_speed_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("pibert.progress.time.monotonic", lambda: now[0])
+    output = io.StringIO()
+    with TrainingProgress(Console(file=output, force_terminal=False)) as progress:
+        progress.start(1000, 100)  # resumed
+        for seconds, done in ((5.0, 105), (20.0, 120), (55.0, 910)):
+            now[0] = seconds
+            progress.step(done, 0.125)
+    first, second = output.getvalue().splitlines()
+    assert "15 min" in first and " 6 s" in second
+
+
 def test_a_log_gets_the_first_and_last_epoch_and_a_line_every_half_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -50,6 +50,8 @@ FORMER_NAMES = "FORMER_NAMES"
 
 NO_EFFECT = {"no_effect": True}
 """Metadata of a field that does not change the result, and may differ when a run is resumed."""
+ADDED = {"added": True}
+"""Metadata of a field that earlier versions lack: runs of theirs had its default."""
 
 
 class WrongSetting(ValueError):
@@ -114,14 +116,14 @@ def as_plain(config: Any, former: bool = False) -> Any:
     """Return all settings as plain JSON values; ``parse`` restores an equal config.
 
     ``former``: for a hash, with the first names of renamed settings and without those that do not
-    change the result.
+    change the result or that were added and have their default.
     """
     if is_dataclass(config) and not isinstance(config, type):
         names = getattr(config, FORMER_NAMES, {}) if former else {}
         return {
             names.get(field.name, field.name): as_plain(getattr(config, field.name), former)
             for field in _settings(config)
-            if not (former and field.metadata.get("no_effect"))
+            if not (former and _is_left_out(config, field))
         }
     if isinstance(config, Mapping):
         return {str(key): as_plain(value, former) for key, value in config.items()}
@@ -129,6 +131,12 @@ def as_plain(config: Any, former: bool = False) -> Any:
         return [as_plain(value, former) for value in config]
     assert config is None or isinstance(config, bool | int | float | str), config
     return config
+
+
+def _is_left_out(config: Any, field: Field[Any]) -> bool:
+    """Return whether a setting is no part of a hash."""
+    is_default = getattr(config, field.name) == field.default
+    return "no_effect" in field.metadata or ("added" in field.metadata and is_default)
 
 
 def read(

@@ -36,7 +36,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.config import NonNegative, check
+from pibert.config import ADDED, NonNegative, check
 from pibert.fields import FieldSpec, Grid, Normalizer, is_solenoidal
 from pibert.physics import derivatives
 
@@ -55,7 +55,7 @@ class LossWeights:
     div: NonNegative = 0.0
     lap: NonNegative = 0.0
     bnd: NonNegative = 0.0
-    state: NonNegative = 1.0
+    state: NonNegative = field(default=1.0, metadata=ADDED)
     """Of the error of the structural state, beside that of the fields."""
 
     def __post_init__(self) -> None:

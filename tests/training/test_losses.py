@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pibert.config import fingerprint, identity
 from pibert.fields import Boundary, FieldSpec, Grid, Normalizer, Sides
 from pibert.training import losses
 from pibert.training.losses import LossScales, LossWeights
@@ -219,3 +220,9 @@ def test_a_compressible_flow_has_no_divergence_loss() -> None:
     assert set(logs) == {"loss", "reconstruction", "laplacian", "boundary"}
     with refused("divergence", "'euler'"):
         losses.total_loss(z, target, weights=ALL, scales=scales)
+
+
+def test_a_weight_of_a_later_version_keeps_the_hash_of_earlier_runs() -> None:
+    earlier = {"reg": 0.0, "div": 0.1, "lap": 0.0, "bnd": 0.0}
+    assert identity(LossWeights(div=0.1)) == fingerprint(earlier)
+    assert identity(LossWeights(div=0.1, state=2.0)) != fingerprint(earlier)

@@ -164,7 +164,7 @@ class Plan:
                         f"{self.store.path}: the positions of its points are known along {other}, "
                         f"but not along {name}; give their spacing in the same unit (--d{name})"
                     )
-                self.notes.append(f"the file has no {name}: its points were counted")
+                self.notes.append(f"the data have no {name}: their points were counted")
             axes[name] = (step or 1.0) * np.arange(roles.size.get(name, 0), dtype=np.float64)
         return axes["x"], axes["y"]
 

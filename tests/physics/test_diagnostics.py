@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pibert.fields import Grid
+from pibert.physics import find_family
 from pibert.physics.derivatives import d2dx2
 from pibert.physics.families.euler import conserved_variables, euler_conservation
 from pibert.physics.families.heat import amount_change, overshoot
@@ -137,3 +138,11 @@ def test_diffusion_makes_no_new_extremes() -> None:
     field[3, 2, 2], field[4, 1, 1] = 1.25, -0.1
     assert float(overshoot(field)) == pytest.approx(0.25)
     torch.testing.assert_close(overshoot(field[None] * 4 + 3), torch.tensor([0.25]).double())
+
+
+def test_negativity_is_the_mean_depth_below_zero() -> None:
+    family = find_family("reaction-diffusion")
+    frames = torch.tensor([[[1.0, -2.0], [0.0, -4.0]], [[1.0, 2.0], [0.0, 3.0]]])
+    fields = dict.fromkeys(family.channels, frames)
+    found = family.diagnostics(fields, Grid((2, 2)), dt=None)
+    assert found["negativity"].item() == pytest.approx(0.75)

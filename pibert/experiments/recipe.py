@@ -11,11 +11,13 @@ Muon. The rest follows from the data, unless the user sets it:
     model       that of ``start``, if it is given
     preset      base; small without a GPU
     rollouts    a last stage on rollouts of 2, 4 and then 8 calls of the model: 3 epochs for every
-                20 of single steps, at an eighth of the learning rate
+                20 of single steps, at an eighth of the learning rate; both stages with noise on
+                the input, without which rollouts of short trainings leave the flow and diverge
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,9 @@ BATCH, LARGE = 32, 50_000
 """The batch size, and samples from which it is 64."""
 ROLLOUT_EPOCHS = 3 / 20
 """Epochs on rollouts for each one on single steps: they call the model 0.7 times as often."""
+NOISE = 0.03
+"""Of the input, in standard deviations of the fields; chosen on validation rollouts
+(docs/runs.md)."""
 _MODEL = {"model.name", "model.preset", "model.options"}
 
 
@@ -112,7 +117,11 @@ def recipe_for(
         steps=(stage or RolloutTraining()).rollout.steps,
         epochs=stage.epochs if stage and "rollout_training.epochs" in given else by_epochs,
     )
-    plain["rollout_training"] = config.as_plain(whole)
+    choose("rollout.noise", NOISE)
+    noise = asked.rollout.noise if "rollout.noise" in given else NOISE
+    plain["rollout_training"] = config.as_plain(
+        replace(whole, rollout=replace(whole.rollout, noise=noise))
+    )
     return config.parse(Experiment, config.overridden(plain, [*settings, *chosen])), notes
 
 

@@ -9,7 +9,7 @@ from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.data.splits import SPLITS
 from pibert.experiments.flows import prepare
-from pibert.experiments.recipe import recipe_for
+from pibert.experiments.recipe import NOISE, recipe_for
 from pibert.inference import load
 from tests.data.helpers import make_trajectory
 from tests.helpers import refused
@@ -48,6 +48,11 @@ def test_the_recipe_ends_with_rollouts_unless_switched_off(tmp_path: Path) -> No
     longer = recipe_for(path, settings)[0].rollout_training
     assert longer is not None and [longer.rollout.steps_at(n) for n in range(4)] == [2, 4, 8, 16]
     assert recipe_for(path, ["rollout_training=none"])[0].rollout_training is None
+    assert recipe_for(path, ["rollout_training=none"])[0].rollout.noise == 0
+    noisy = recipe_for(path, [])[0]
+    assert noisy.rollout.noise == noisy.rollout_training.rollout.noise == NOISE  # type: ignore[union-attr]
+    quiet = recipe_for(path, ["rollout.noise=0"])[0]
+    assert quiet.rollout.noise == quiet.rollout_training.rollout.noise == 0  # type: ignore[union-attr]
     flow, notes = recipe_for(path, ["model.name=fourierflow"])
     assert flow.rollout_training is None and "flow matching" in notes[-1]
 

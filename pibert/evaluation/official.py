@@ -47,7 +47,7 @@ its window. The score is 100 times the mean over all values that are not zero in
 without intervals get q -+ 0.05 |q|, as ``terms`` does; ``window_terms`` takes other intervals.
 
 The score for time is left out, since it needs the organisers' machine, and so is the final score,
-whose weights are not published. Source: an entrant's notes on version 9 of the starter kit
+whose weights are not published. Source: a competitor's notes on version 9 of the starter kit
 (github.com/pranay172/realpde-track1). Unknown points count as zero in truth and prediction.
 """
 

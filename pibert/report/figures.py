@@ -162,7 +162,7 @@ def panels(
 def maps_and_curves(
     grid: Grid, count: int, columns: int, curves: int = 0
 ) -> tuple[Figure, list[Axes], list[Axes]]:
-    """Axes for so many maps with the aspect ratio of the flow, and for curves below them."""
+    """Axes for maps with the aspect ratio of the flow, and for curves below them."""
     aspect = height_over_width(grid)
     width = 1.35 * PANEL * min(1.0, 1 / aspect)
     height, rows = max(0.8, width * aspect), -(-count // columns)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from pibert.cli.options import Json, SourceOptions, option, with_options
+from pibert.cli.options import Device, Json, SourceOptions, option, with_options
 from pibert.cli.terminal import NotePrinter, digits, leads_shown, say, show_json, show_table
 from pibert.notes import collecting
 
@@ -48,6 +48,7 @@ def evaluate(
             "0: no such runs."
         ),
     ] = 0,
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Score one run on test data.
@@ -68,7 +69,9 @@ def evaluate(
         source.refuse_without_data()
     rollouts = RolloutPlan(steps=rollout, free_run=free_run)
     with collecting(NotePrinter()):
-        scores, out = score_model(run, data, source.as_settings(), into=out, rollout=rollouts)
+        scores, out = score_model(
+            run, data, source.as_settings(), into=out, rollout=rollouts, device=device
+        )
     card, rolled, by_flow = scores.card, scores.rollouts, scores.card["by_flow"]
     if as_json:
         kept = {key: card[key] for key in ("entries", "values", "cost", "data")}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pibert import config
-from pibert.config import Bounds, Count, NonNegativeInt, Positive
+from pibert.config import Bounds, Count, NonNegative, NonNegativeInt, Positive
 from pibert.experiments.evaluation import RolloutPlan
 from pibert.experiments.experiment import (
     PRETRAINING_WEIGHTS,
@@ -31,6 +31,7 @@ from pibert.models.references.simple import Reference
 from pibert.pretraining.masks import Masking
 from pibert.training.augmentation import Augmentation
 from pibert.training.losses import LossWeights
+from pibert.training.objectives import RolloutConfig
 from pibert.training.optimizers import OptimizerName
 from pibert.training.settings import FitConfig, Hardware
 
@@ -176,6 +177,9 @@ class Comparison:
     counts as often as it calls the model. 0: single steps alone."""
     rollout_steps: Count = 8
     """Calls of the model in the longest of these rollouts."""
+    noise: NonNegative = field(default=0.0, metadata=config.ADDED)
+    """On the input in training, in standard deviations of the fields, for every model that can
+    learn from rollouts."""
     augmentation: Augmentation = Augmentation()
     rollout: RolloutPlan = RolloutPlan()
     hardware: Hardware = Hardware()
@@ -272,6 +276,7 @@ def experiment_of(
         schedule = vars(_schedule(comparison, candidate, epochs))
         pretraining = Pretraining(**{**schedule, "monitor": "loss"})
     size, rollouts = labelled_samples or train_samples, None
+    noise = comparison.noise if candidate.model.learns_rollouts else 0.0
     if comparison.rollout_share and candidate.model.learns_rollouts:
         like = _schedule(comparison, candidate, 1)
         rollouts = _on_rollouts(comparison, like, size, job.candidate)
@@ -292,6 +297,7 @@ def experiment_of(
         pretraining_weights=candidate.pretraining_weights,
         training=_schedule(comparison, candidate, epochs),
         losses=candidate.losses,
+        rollout=RolloutConfig(noise=noise),
         rollout_training=rollouts,
         augmentation=comparison.augmentation,
         masking=candidate.masking,
@@ -336,7 +342,7 @@ def _on_rollouts(
             f"{size}, each of {stage.calls} calls, but their share is {budget:g}; raise samples or "
             "rollout_share, or lower rollout_steps"
         )
-    return stage
+    return replace(stage, rollout=replace(stage.rollout, noise=comparison.noise))
 
 
 def _check_same_trials(tuning: Tuning, candidates: Mapping[str, Candidate]) -> None:

@@ -103,6 +103,7 @@ def evaluate(
         at_a_time: Most runs that shared the device while this one was trained; None: not known.
     """
     predictor = load(folder, device)
+    where = predictor.device
     check_fields(predictor.spec, flows, folder)
     if not flows.split.test:
         raise ValueError("expected a test split to evaluate on, found none; give it a share")
@@ -136,7 +137,7 @@ def evaluate(
         "at_a_time": at_a_time,
         "commit": commit(),
         "versions": versions(),
-        "hardware": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
+        "hardware": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
         "precision": PRECISION,
     }
     if rollout is not None and rollout.steps:
@@ -166,6 +167,7 @@ def score_model(
     *,
     into: Path | None = None,
     rollout: RolloutPlan | None = None,
+    device: str = "auto",
 ) -> tuple[Scores, Path]:
     """Score a model on the test split of its run or on other flows; the scores and their folder.
 
@@ -176,6 +178,7 @@ def score_model(
         into: Folder of the scores; by default inside the run, or for a shipped model in the current
             folder.
         rollout: Rollouts to score.
+        device: Where to compute; the cost is measured on the CPU.
     """
     folder = find_model(model)
     flows = flows_to_score(folder, data, stated)
@@ -184,7 +187,7 @@ def score_model(
         name = "evaluation" if data is None else f"evaluation-{_slug(Path(data))}"
         shipped = folder in shipped_models().values()
         into = Path(f"{folder.name}-{name}") if shipped else folder / name
-    scores = evaluate(folder, flows, into=into, rollout=rollout)
+    scores = evaluate(folder, flows, into=into, rollout=rollout, device=device)
     add_cost(folder, into, "cpu")
     summary = {name: as_number(value) for name, value in by_flow.summary_of(scores).items()}
     flows_found = by_flow.flows_of(scores)

@@ -24,6 +24,24 @@ from pibert.training.objectives import RolloutConfig
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherFlows:
+    """Flows that are not those of training: longer ones, or flows simulated anew."""
+
+    path: str | None = None
+    """A file or folder of them; or else"""
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """changes to the recipe of the simulated data: seed, and samples, frames ..."""
+
+    def __post_init__(self) -> None:
+        config.check(self)
+        if (self.path is None) == (not self.recipe):
+            raise ValueError(
+                "data.test: expected either a path or changes to the recipe, found path "
+                f"{self.path!r} and recipe {self.recipe}; state one of them"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Which flows to learn from, and how they are split."""
 
@@ -69,6 +87,8 @@ class DataConfig:
     labelled: Annotated[float, Bounds(above=0, most=1)] = 1.0
     """Share of the training trajectories used for training, the same ones for every seed; of a
     single one, its first frames."""
+    test: OtherFlows | None = field(default=None, metadata=config.ADDED)
+    """Flows that replace the test split, which is then not used at all."""
 
     def __post_init__(self) -> None:
         config.check(self)
@@ -80,6 +100,11 @@ class DataConfig:
             raise ValueError(
                 "expected either a path or a case to simulate, "
                 f"found path {self.path!r} and case {self.case!r}; {remedy}"
+            )
+        if self.test is not None and self.test.recipe and self.case is None:
+            raise ValueError(
+                "data.test.recipe changes the recipe of simulated data, found data.path = "
+                f"{self.path!r}; give the test flows as data.test.path"
             )
         if self.group_by and self.split != "trajectory":
             raise ValueError(

@@ -39,6 +39,7 @@ from pibert.experiments.experiment import DataConfig
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 from pibert.notes import warn
 from pibert.solver.presets import find_preset
+from pibert.solver.recipes import Recipe
 
 IDENTITIES = ("fingerprint", "recipe_hash")
 """Keys of ``Flows.source`` that identify data: of files, or of the recipe of simulated ones."""
@@ -108,9 +109,8 @@ def prepare(
 
     Flows that are not in the cache are simulated on the device, with calls of ``on_progress``.
     """
-    trajectories, source, published = _trajectories(config, device, on_progress)
+    trajectories, source, split = _all_flows(config, device, on_progress)
     _warn_of_filled(trajectories)
-    split = _split(trajectories, config, published)
     spec = common_spec(trajectories)
     _note_time_steps(trajectories, spec)
     spec = replace(spec, parameters=fit_parameters(trajectories, split.train))
@@ -125,10 +125,10 @@ def outline(
     For checks before other processes read them.
     """
     unread = replace(config, in_memory=False, outlier_noise=None)
-    trajectories, source, published = _trajectories(unread, device, on_progress)
+    trajectories, source, split = _all_flows(unread, device, on_progress)
     spec = common_spec(trajectories)
     unscaled = Normalizer.identity(len(spec.channels))
-    return Flows(trajectories, _split(trajectories, config, published), unscaled, spec, source)
+    return Flows(trajectories, split, unscaled, spec, source)
 
 
 def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) -> Flows:
@@ -141,6 +141,33 @@ def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) ->
     everything = tuple(Segment(index) for index in range(len(trajectories)))
     common = replace(common_spec(trajectories), parameters=spec.parameters)
     return Flows(trajectories, Split((), (), (), everything), normalizer, common, source)
+
+
+def _all_flows(
+    config: DataConfig, device: str, on_progress: OnProgress | None
+) -> tuple[tuple[Trajectory, ...], dict[str, Any], Split]:
+    """Return the trajectories, their origin, and their split; flows to test on are the last."""
+    trajectories, source, published = _trajectories(config, device, on_progress)
+    split = _split(trajectories, config, published)
+    if config.test is None:
+        return trajectories, source, split
+    if config.test.path is not None:
+        others = replace(config, test=None, case=None, recipe={}, path=config.test.path)
+    else:
+        others = replace(config, test=None, recipe=config.recipe | config.test.recipe)
+        if _recipe_of(others).seed == _recipe_of(config).seed:
+            raise ValueError(
+                "data.test.recipe: expected a seed of its own, found that of the training flows, "
+                "which would be simulated again; set data.test.recipe.seed"
+            )
+    tests, source["test"], _ = _trajectories(others, device, on_progress)
+    if source["test"].get("fingerprint", 0) == source.get("fingerprint"):
+        raise ValueError(
+            "data.test.path: expected other flows than those of data.path, found the same files; "
+            "name others, or leave out data.test"
+        )
+    test = tuple(Segment(len(trajectories) + index) for index in range(len(tests)))
+    return (*trajectories, *tests), source, replace(split, test=test)
 
 
 def _trajectories(
@@ -207,11 +234,7 @@ def _locate(
     if config.path is not None:
         path = Path(config.path)
         return path, {"path": str(path), "fingerprint": _fingerprint(path)}
-    assert config.case is not None
-    try:
-        recipe = change(find_preset(config.case, config.preset), config.recipe)
-    except ValueError as error:
-        raise ValueError(f"data: {error}") from None
+    recipe = _recipe_of(config)
     code = recipe_hash(recipe)
     path = cache_folder() / f"{config.case}-{code}.h5"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,6 +247,15 @@ def _locate(
             f"out: {'; '.join(f'{flow.name} ({flow.reason})' for flow in diverged)}"
         )
     return path, source
+
+
+def _recipe_of(config: DataConfig) -> Recipe:
+    """Return the recipe of simulated flows."""
+    assert config.case is not None
+    try:
+        return change(find_preset(config.case, config.preset), config.recipe)
+    except ValueError as error:
+        raise ValueError(f"data: {error}") from None
 
 
 def _fingerprint(path: Path) -> str | None:

@@ -231,10 +231,11 @@ def _count(table: Any, name: str) -> int | None:
 
 def stage_logs(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of the logs of a run by stage, in order."""
-    paths = {"pretraining": folder / PRETRAINING / FILE, "training": folder / FILE}
+    before, last = {}, "training"
     if (folder / TRAINING).is_dir():
-        return {**stage_logs(folder / TRAINING), "rollouts": read_log(folder / FILE)}
-    return {stage: read_log(path) for stage, path in paths.items() if path.exists()}
+        before, last = stage_logs(folder / TRAINING), "rollouts"
+    paths = {"pretraining": folder / PRETRAINING / FILE, last: folder / FILE}
+    return before | {stage: read_log(path) for stage, path in paths.items() if path.exists()}
 
 
 _NEXT_FRAME = {"pretraining": None, "training": "reconstruction", "rollouts": "first_step"}

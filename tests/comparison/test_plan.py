@@ -57,6 +57,17 @@ def test_few_labels_take_more_epochs_and_a_small_budget_one() -> None:
         experiment_of(plan, Job("waves", "pibert", 3), 1000)
 
 
+def test_noise_on_the_input_is_the_same_in_both_stages_of_every_model_that_takes_it() -> None:
+    plan = comparison_of(DATA, samples=8000, rollout_share=0.5, noise=0.03)
+    found = experiment_of(plan, Job("waves", "fno2d", 3), 100)
+    assert found.rollout_training is not None
+    assert found.rollout.noise == found.rollout_training.rollout.noise == 0.03
+    assert experiment_of(plan, Job("waves", "persistence", 3), 100).rollout.noise == 0
+    assert config.identity(replace(plan, noise=0.0)) == config.identity(
+        comparison_of(DATA, samples=8000, rollout_share=0.5)
+    )
+
+
 def test_all_share_batches_schedule_data_and_augmentation() -> None:
     plan = comparison_of(DATA, warmup=0.1, samples=50_000)
     first, second = (

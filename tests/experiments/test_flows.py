@@ -9,18 +9,20 @@ import pytest
 import torch
 
 from pibert import config
+from pibert.config import identity
 from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.data.splits import SPLITS, Segment, Shares, Split
 from pibert.experiments import flows as flows_module
 from pibert.experiments.evaluation import RolloutPlan, refuse_short_flows
-from pibert.experiments.experiment import DataConfig
+from pibert.experiments.experiment import DataConfig, OtherFlows
 from pibert.experiments.flows import Flows, outline, prepare, prepare_test
 from pibert.experiments.summary import one_flow_note
 from pibert.fields import Normalizer, Trajectory
 from pibert.notes import InputWarning
 from tests.data.helpers import make_trajectory
 from tests.data.test_generate import Noise
+from tests.helpers import refused
 from tests.lookalikes.piv import sample, write_openpiv
 
 SHARES = Shares(train=0.6, valid=0.2)
@@ -127,6 +129,50 @@ def test_a_simulated_case_is_kept_in_the_cache(
     assert again.source == first.source and again.source["recipe_hash"] in file.name
     with pytest.raises(ValueError, match="data: there is no setting 'sample'"):
         prepare(replace(config, recipe={"sample": 5}))
+
+
+def test_other_flows_replace_the_test_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
+    recipe = {"samples": 5, "frames": 3, "shape": [8, 12]}
+    plain = DataConfig(case="heat", recipe=recipe, shares=SHARES)
+    config = replace(plain, test=OtherFlows(recipe={"seed": 7, "samples": 2, "frames": 6}))
+    flows, before = prepare(config), prepare(plain)
+    assert flows.split == replace(before.split, test=(Segment(5), Segment(6)))
+    assert [flows.trajectories[segment.trajectory].num_frames for segment in flows.split.test] == [
+        6,
+        6,
+    ]
+    assert torch.equal(flows.trajectories[0].read(), before.trajectories[0].read())
+    assert not torch.equal(flows.trajectories[5].read()[:3], before.trajectories[0].read())
+    assert flows.normalizer == before.normalizer  # the new flows have no part in the statistics
+    assert flows.source["test"]["recipe_hash"] != flows.source["recipe_hash"]
+    assert outline(config).split == flows.split
+    assert identity(replace(config, test=None)) == identity(plain) != identity(config)
+    with refused("data.test.recipe", "seed"):  # the flows of training again
+        prepare(replace(config, test=OtherFlows(recipe={"samples": 2, "frames": 6})))
+
+
+def test_files_of_other_flows_replace_the_test_split(tmp_path: Path) -> None:
+    config = save(tmp_path)
+    write(tmp_path / "new.h5", [make_trajectory("new", frames=20, seed=99, re=1500.0)])
+    flows = prepare(replace(config, test=OtherFlows(path=str(tmp_path / "new.h5"))))
+    assert [flows.trajectories[segment.trajectory].name for segment in flows.split.test] == ["new"]
+    assert flows.split.train == prepare(config).split.train
+    with refused("data.test.path", "the same files"):
+        prepare(replace(config, test=OtherFlows(path=config.path)))
+
+
+@pytest.mark.parametrize("settings", [{}, {"path": "a.h5", "recipe": {"seed": 1}}])
+def test_other_flows_come_from_a_path_or_from_a_recipe(settings: dict[str, Any]) -> None:
+    with refused("data.test", "path"):
+        OtherFlows(**settings)
+
+
+def test_a_recipe_of_other_flows_needs_simulated_data() -> None:
+    with refused("data.test.recipe", "data.test.path"):
+        DataConfig(path="flows.h5", test=OtherFlows(recipe={"seed": 1}))
 
 
 def test_an_outline_splits_the_flows_without_reading_them(

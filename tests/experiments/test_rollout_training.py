@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +80,13 @@ def test_rollout_training_starts_from_the_training_on_single_steps(
     log = [json.loads(line) for line in (whole.folder / "log.jsonl").read_text().splitlines()]
     (size,) = {line["samples_per_epoch"] for line in log if line["kind"] == "start"}
     assert [line["samples"] for line in curves] == [one, one + 2 * size, one + 5 * size]
+
+
+def test_a_run_that_failed_before_its_last_stage_has_the_curves_of_the_others(
+    whole: Finished, tmp_path: Path
+) -> None:
+    shutil.copytree(whole.folder / "training", tmp_path / "run" / "training")
+    assert [line["stage"] for line in curves_of(tmp_path / "run")] == ["training"]
 
 
 @pytest.mark.parametrize("after", ["training", "."])

@@ -16,7 +16,7 @@ from pibert.data.format import FormatError
 from pibert.data.hdf5 import HDF5Error
 from pibert.data.isolation import Limits
 from pibert.data.provenance import counts_frames, counts_points
-from pibert.data.readers import identify, open_recordings
+from pibert.data.readers import UPLOADS, arrays, identify, open_recordings
 from pibert.data.readers.recordings import (
     DamagedError,
     Hints,
@@ -39,18 +39,9 @@ from pibert.serve.recordings import Units, fit_to_models, select_frames, take_fr
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ZIP_MAGIC = b"PK\x03\x04"
-_SUFFIXES = {
-    "NumPy": (".npy", ".npz"),
-    "safetensors": (".safetensors",),
-    "HDF5": (".h5", ".hdf5"),
-    "NetCDF": (".nc", ".nc4", ".cdf"),
-    "MATLAB": (".mat",),
-    "VTK": (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp"),
-    "text": (".csv", ".tsv", ".txt", ".dat", ".vec"),
-}
-"""Of files that do not refer to others, as .pvd does: a server must not open those."""
-KNOWN = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
-_ON_HDF5 = (*_SUFFIXES["HDF5"], *_SUFFIXES["NetCDF"], *_SUFFIXES["MATLAB"])
+_KNOWN_BY_CONTENT = (*arrays.UPLOADS, ".safetensors")
+KNOWN = (".safetensors", *UPLOADS)
+"""Suffixes of the files that can be opened."""
 HINTS = (
     *("dt", "dx", "dy", "unit", "length_unit", "time_unit", "scale", "pulse_delay"),
     *("channels", "axes"),
@@ -117,15 +108,14 @@ def _suffix_of(data: bytes, name: str) -> str:
     """The suffix of the file where it is read: readers go by it."""
     suffix = Path(name).suffix.lower()
     if data.startswith(HDF5_MAGIC):
-        return suffix if suffix in _ON_HDF5 else ".h5"
-    if suffix in KNOWN and suffix not in (*_SUFFIXES["NumPy"], *_SUFFIXES["safetensors"]):
+        return suffix if suffix in KNOWN else ".h5"
+    if suffix in KNOWN and suffix not in _KNOWN_BY_CONTENT:
         return suffix
-    kinds = "; ".join(f"{kind} ({', '.join(each)})" for kind, each in _SUFFIXES.items())
     found = f"a damaged {suffix}" if suffix in KNOWN else suffix[:20] or "a file without a name"
     raise Refusal(
         "malformed",
-        f"expected one whole file: {kinds}; found {found}. Of data in several files, make one "
-        "native .h5 with pibert convert",
+        f"expected one whole file ({', '.join(sorted(KNOWN))}), found {found}; of data in several "
+        "files, make one native .h5 with pibert convert",
     )
 
 

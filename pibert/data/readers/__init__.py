@@ -4,8 +4,10 @@ A reader has a ``TITLE``, ``recognise(path)``, which is cheap (an error means no
 ``open_recordings(path, hints)``. Optional constants: ``HINTS``, the hints on the layout of arrays
 that it uses (default: channels); ``ISOLATED``, whether files are read in a separate process
 (default: True); ``MEASURED``, whether positions may be in pixels (default: False; if True, the
-first trajectory is loaded at once). Optional packages are imported when a file is read. ``shared``
-has the common code for names, arrays, grids, text and metadata.
+first trajectory is loaded at once); ``UPLOADS``, suffixes of files that the server accepts: whole
+in themselves, because a server must open no file that another one names (default: none). Optional
+packages are imported when a file is read. ``shared`` has the common code for names, arrays, grids,
+text and metadata.
 
 Readers of other packages (entry points ``pibert.readers``) are asked first, and read in this
 process unless they state ``ISOLATED = True``.
@@ -76,6 +78,8 @@ def _reader(found: Any) -> Any:
 READERS: Table[Any] = Table("pibert.readers", _OWN, _reader)
 ISOLATED = tuple(kind for kind, reader in _OWN.items() if getattr(reader, "ISOLATED", True))
 """Kinds of this package that are read in a separate process."""
+UPLOADS = tuple(dict.fromkeys(end for own in _OWN.values() for end in getattr(own, "UPLOADS", ())))
+"""Suffixes of the files that the server accepts."""
 _LAYOUT = ("channels", "axes", "shape")
 """Hints on the layout of arrays."""
 

@@ -27,6 +27,7 @@ TITLE = "NumPy arrays (.npy, .npz)"
 HINTS = ("channels", "axes", "shape")
 ISOLATED = False
 MEASURED = True
+UPLOADS = (".npy", ".npz")
 
 # NumPy's errors on a damaged header, which is a Python literal.
 _UNREADABLE = (*PARSING, MemoryError, RuntimeError, TokenError, SyntaxError, zipfile.BadZipFile)

@@ -25,7 +25,7 @@ TITLE = "HDF5 with named datasets (.h5, .hdf5)"
 HINTS = ("channels", "axes", "shape")
 MEASURED = True
 
-_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
+UPLOADS = _SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 # Marks of formats with another reader.
 _FOREIGN_GROUPS = ("measured_data", "t0_fields", "#refs#")
 

@@ -20,6 +20,7 @@ from pibert.data.wording import import_extra
 TITLE = "MATLAB arrays (.mat)"
 HINTS = ("channels", "axes", "shape")
 MEASURED = True
+UPLOADS = (".mat",)
 
 _ORDER = "yxtcb"
 _CLASSES = {"double": "f8", "single": "f4", "logical": "b1", "char": "U1"}

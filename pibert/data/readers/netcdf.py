@@ -27,7 +27,7 @@ TITLE = "NetCDF (.nc)"
 HINTS = ("channels", "axes", "shape")
 MEASURED = True
 
-_SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
+UPLOADS = _SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
 _CLASSIC = (b"CDF\x01", b"CDF\x02")
 _HDF5 = b"\x89HDF"
 _DIMENSIONS = {

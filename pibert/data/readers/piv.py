@@ -60,7 +60,7 @@ TITLE = "PIV vectors (OpenPIV, PIVlab, TSI Insight, DaVis, Tecplot)"
 HINTS = ("channels", "shape")
 MEASURED = True
 
-_SUFFIXES = (".txt", ".vec", ".dat", ".csv")
+UPLOADS = _SUFFIXES = (".txt", ".vec", ".dat", ".csv")
 _COORDINATES = ("x", "y", "z", "t")
 _CHANNELS: tuple[str, ...] = (*VELOCITY, "p")
 _NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)"

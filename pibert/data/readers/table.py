@@ -41,7 +41,7 @@ HINTS = ("channels", "shape")
 ISOLATED = False
 MEASURED = True
 
-_SUFFIXES = (".dat", ".txt", ".csv", ".tsv", ".vec")
+UPLOADS = _SUFFIXES = (".dat", ".txt", ".csv", ".tsv", ".vec")
 _ASSIGNED = re.compile(r"([A-Za-z]\w*)\s*=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 _STATED = re.compile(r"^([A-Z][\w ]*):\s{2,}(\S.*)$")
 _FRAME_NUMBER = "t (frame)"

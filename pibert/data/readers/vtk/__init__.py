@@ -24,8 +24,9 @@ from pibert.files import parse_json, read_text
 
 TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .vtm, .pvd, .series)"
 HINTS = ("channels", "shape")
+UPLOADS = (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp")
 
-_FRAMES = (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp", ".vtm")
+_FRAMES = (*UPLOADS, ".vtm")
 _SERIES = (".pvd", ".series")
 # Parallel files name the files of their pieces; opening them reports what to do.
 _PARALLEL = (".pvti", ".pvtr", ".pvts", ".pvtu", ".pvtp")

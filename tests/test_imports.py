@@ -133,8 +133,13 @@ HEAVY = (
             "import pibert.cli\nwith contextlib.suppress(SystemExit): pibert.cli.app(['--help'])",
             ["torch", "numpy"],
         ),
+        (
+            "import pibert.cli\n"
+            "with contextlib.suppress(SystemExit): pibert.cli.app(['predict', '--help'])",
+            ["torch", "numpy"],
+        ),
     ],
-    ids=["import", "load", "help"],
+    ids=["import", "load", "help", "help on a command"],
 )
 def test_a_start_loads_only_modules_that_it_needs(code: str, also: list[str]) -> None:
     report = f"print('found:', *[m for m in {HEAVY + also} if m in sys.modules])"

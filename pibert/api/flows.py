@@ -75,7 +75,7 @@ class Flow(Sequence[Trajectory]):
         return draw(lambda target: draw_inspection(target, self[which], found), path)
 
     def save(self, path: Path | str) -> Path:
-        """Write a file: .h5 (PIBERT's own format), .nc (NetCDF), .pvd or .xdmf (ParaView).
+        """Write a file in the format of its suffix (``pibert.data.writers``).
 
         Units are kept. Native files hold any number of recordings, the others one.
         """

@@ -17,7 +17,7 @@ from pibert.inference.predictor import Predictor
 from pibert.notes import Note, Notes, collecting, warn
 
 if TYPE_CHECKING:
-    from pibert.data.writers import Block, Description
+    from pibert.data.writers.frames import Block, Description
     from pibert.evaluation.forecast_scores import ForecastScores
     from pibert.evaluation.scores import Scores
     from pibert.inference.calibrated import CalibratedPredictor
@@ -376,15 +376,15 @@ class Forecast:
         return draw(lambda target: self._write(target, overwrite=True), path)
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
-        """Write .h5, .nc, .pvd, .xdmf, .png, .gif or .mp4."""
+        """Write a file in the format of its suffix: data, a picture or an animation."""
         self._write(Path(path), overwrite=overwrite)
         return Path(path)
 
     def _write(self, path: Path, *, overwrite: bool) -> None:
-        from pibert.data.writers import WRITERS
+        from pibert.data.writers import OF_PREDICTIONS, WRITERS
         from pibert.report.forecast import make_writer
 
-        known = (*WRITERS, ".png", ".gif", ".mp4")
+        known = (*WRITERS, *OF_PREDICTIONS)
         if path.suffix.lower() not in known:
             raise ValueError(
                 f"{path}: expected a name that ends in {', '.join(known)}, found "

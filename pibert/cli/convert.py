@@ -12,6 +12,7 @@ from rich.console import Console
 from pibert.cli import options
 from pibert.cli.options import option
 from pibert.cli.terminal import say, show_json, showing_progress
+from pibert.data.writers import list_formats, targets_of
 
 if TYPE_CHECKING:
     from pibert.data.measurement import Measurement
@@ -28,10 +29,7 @@ def convert(
     path: options.Source,
     out: Annotated[
         Path,
-        typer.Argument(
-            help="Write this file. .h5: PIBERT's own format; .nc: NetCDF (CF, PIVPy); .pvd, .xdmf: "
-            "ParaView. With --to cfdbench: this folder."
-        ),
+        typer.Argument(help=f"Write this file. {list_formats()}. With --to cfdbench: this folder."),
     ],
     source: options.SourceOptions,
     stride: Annotated[int, option("Use every Nth frame.", min=1)] = 1,
@@ -105,7 +103,6 @@ def convert(
     """
     from pibert.data.convert import convert as write
     from pibert.data.wording import counted
-    from pibert.data.writers import targets_of
 
     to = "file" if to == "native" else options.choice("--to", to, ("file", "cfdbench"))
     measurement = None if piv is None else _parse_measurement(piv)

@@ -8,6 +8,7 @@ from rich.console import Console
 from pibert.cli import options
 from pibert.cli.options import option
 from pibert.cli.terminal import say, show_json, showing_progress
+from pibert.data.writers import check_output, list_formats, targets_of
 
 if TYPE_CHECKING:
     from pibert.data.filling import FillReport, FillSettings
@@ -19,7 +20,7 @@ def fill(
     out: Annotated[
         Path,
         option(
-            "Write this file. .h5: PIBERT's own format; .nc: NetCDF; .pvd, .xdmf: ParaView.",
+            f"Write this file. {list_formats()}.",
         ),
     ],
     source: options.SourceOptions,
@@ -55,7 +56,6 @@ def fill(
     Example: pibert fill 'run/B*.txt' --model runs/pretrained --out filled.h5 --noise 0.02
     """
     from pibert.data.filling import fill_recordings, thin_plate
-    from pibert.data.writers import check_output, targets_of
     from pibert.report.filling import draw_filling
 
     options.require_file_name(out)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from pibert.cli.terminal import stdout_for_json
+from pibert.data.writers import WRITERS
 
 if TYPE_CHECKING:
     from pibert.data.readers.recordings import Hints, Recordings
@@ -282,8 +283,6 @@ def require_file_name(out: Path) -> None:
 
 def require_native_name(out: Path) -> None:
     """Raise for a folder, and for a name that promises another format than PIBERT's own."""
-    from pibert.data.writers import WRITERS
-
     require_file_name(out)
     if out.suffix.lower() not in (".h5", ".hdf5"):
         others = ", ".join(suffix for suffix in WRITERS if suffix != ".h5")

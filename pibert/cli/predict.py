@@ -27,21 +27,20 @@ from pibert.cli.terminal import (
     show_table,
     showing_progress,
 )
+from pibert.data.writers import OF_PREDICTIONS, WRITERS, list_formats, name_formats
 from pibert.notes import Note, Notes, collecting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pibert.data.readers.recordings import Recordings
-    from pibert.data.writers import Block
+    from pibert.data.writers.frames import Block
     from pibert.evaluation.forecast_scores import ForecastScores
     from pibert.fields import Trajectory
 
 STEPS = 200
 _INTERVALS = "Prediction intervals"
 _OUTPUT = "Output"
-_SERIES = ".csv"
-_PICTURES = (".png", ".gif", ".mp4")
 
 
 @dataclass(kw_only=True)
@@ -58,9 +57,7 @@ class ForecastOptions:
     out: Annotated[
         list[Path],
         option(
-            "Write this file; repeatable. .h5: PIBERT's own format; .nc: NetCDF; .pvd, .xdmf: "
-            "ParaView; .png: a strip of frames; .gif, .mp4: animations; .csv: the state of moving "
-            "bodies.",
+            f"Write this file; repeatable. {list_formats(predictions=True)}.",
             panel=_OUTPUT,
         ),
     ]
@@ -108,7 +105,7 @@ class ForecastOptions:
         option(
             "Set the format. Default: from the file name.",
             "--format",
-            metavar="h5|nc|pvd|xdmf|png|gif|mp4|csv",
+            metavar=name_formats(predictions=True),
             panel=_OUTPUT,
         ),
     ] = None
@@ -117,7 +114,7 @@ class ForecastOptions:
     )
     vorticity: Annotated[
         bool,
-        option("Add the vorticity to .nc, .pvd and .xdmf files.", "--vorticity", panel=_OUTPUT),
+        option("Add the vorticity to files for other programs.", "--vorticity", panel=_OUTPUT),
     ] = False
 
 
@@ -434,9 +431,8 @@ class _Run:
 def _check_outputs(source: Path, out: list[Path], format_: str | None) -> dict[Path, str]:
     """Return the format of every output, as a suffix."""
     from pibert.data.convert import refuse_overwriting
-    from pibert.data.writers import WRITERS
 
-    known = (*WRITERS, _SERIES, *_PICTURES)
+    known = (*WRITERS, *OF_PREDICTIONS)
     if format_ is not None and len(out) > 1:
         raise ValueError("--format goes with one --out; with several, the names set the formats")
     suffixes: dict[Path, str] = {}

@@ -10,6 +10,7 @@ from rich.console import Console
 from pibert.cli import options
 from pibert.cli.options import option
 from pibert.cli.terminal import say, show_json, show_table
+from pibert.data.writers import WRITERS, name_formats, write_trajectories
 
 if TYPE_CHECKING:
     from pibert.evaluation.flow_statistics import FlowStatistics
@@ -51,7 +52,7 @@ def stats(
     modes: Annotated[int, option("Write this many modes of each kind.", min=1)] = 6,
     rank: Annotated[int, option("Use this many POD modes for DMD.")] = 20,
     format_: Annotated[
-        str, option("Write fields in this format.", "--format", metavar="h5|nc|pvd|xdmf")
+        str, option("Write fields in this format.", "--format", metavar=name_formats())
     ] = "h5",
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
@@ -66,7 +67,6 @@ def stats(
     Example: pibert stats wake.h5 --out stats --period 0.21 --probe 0.02,0.01 --format nc
     """
     from pibert.cli.predict import choose_trajectory
-    from pibert.data.writers import WRITERS
     from pibert.evaluation.flow_statistics import StatsOptions, flow_statistics
     from pibert.notes import Notes
 
@@ -118,7 +118,6 @@ def _write(out: Path, found: "FlowStatistics", modes: int, suffix: str) -> list[
     """Write all files or none."""
     import json
 
-    from pibert.data.writers import write_trajectories
     from pibert.evaluation.flow_statistics import fields_of, tables
     from pibert.report.flow_statistics import draw_statistics
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pibert.data.writers import Block
+from pibert.data.writers.frames import Block
 from pibert.evaluation.measure import Frames
 from pibert.evaluation.pointwise import Pointwise
 from pibert.fields import FieldSpec, Normalizer

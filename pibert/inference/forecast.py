@@ -12,7 +12,7 @@ from torch import Tensor
 from pibert.data.format.reading import keeps_step
 from pibert.data.generate import IDENTITY
 from pibert.data.provenance import counts_frames, predicted_source
-from pibert.data.writers import Block, Description
+from pibert.data.writers.frames import Block, Description
 from pibert.fields import FieldSpec, Normalizer, read_mask
 from pibert.inference.calibrated import CalibratedPredictor
 from pibert.inference.predictor import Prediction, Predictor

@@ -1,42 +1,71 @@
-"""Frames into files of several formats, one block at a time (``frames.FrameWriter``)."""
+"""Output formats by the suffix of a file, and functions that write one.
 
-from collections.abc import Iterable
+To add a format: a module here (``frames.FrameWriter``) and a line in ``_FORMATS``. A writer is
+imported when it is used, so that the help of the commands can list the formats without torch.
+"""
+
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pibert.data.format import Writer
-from pibert.data.readers.recordings import Recordings
-from pibert.data.writers.frames import Block, Description, FrameWriter, blocks_of, describe
-from pibert.data.writers.native import NativeWriter
-from pibert.data.writers.netcdf import NetcdfWriter
-from pibert.data.writers.paraview import VtkWriter, XdmfWriter
-from pibert.fields import Trajectory
+if TYPE_CHECKING:
+    from pibert.data.readers.recordings import Recordings
+    from pibert.data.writers.frames import FrameWriter
+    from pibert.fields import Trajectory
 
-__all__ = [
-    "NATIVE",
-    "WRITERS",
-    "Block",
-    "Description",
-    "FrameWriter",
-    "blocks_of",
-    "check_output",
-    "describe",
-    "targets_of",
-    "write_trajectories",
-]
-
-WRITERS: dict[str, type[FrameWriter]] = {
-    ".h5": NativeWriter,
-    ".nc": NetcdfWriter,
-    ".pvd": VtkWriter,
-    ".xdmf": XdmfWriter,
+_FORMATS = {
+    ".h5": ("PIBERT's own format", "native:NativeWriter"),
+    ".nc": ("NetCDF", "netcdf:NetcdfWriter"),
+    ".pvd": ("ParaView", "paraview:VtkWriter"),
+    ".xdmf": ("ParaView", "paraview:XdmfWriter"),
 }
-"""By the suffix of the file."""
+"""The title of each format, and its writer."""
+
+OF_PREDICTIONS = {
+    ".csv": "the state of moving bodies",
+    ".png": "a strip of frames",
+    ".gif": "animation",
+    ".mp4": "animation",
+}
+"""Titles of further formats for predictions; ``pibert.report.forecast`` has their writers."""
 
 NATIVE = (".h5", ".hdf5")
 """Suffixes of the native format."""
 
 
-def check_output(out: Path, recordings: Recordings) -> None:
+class _Writers(Mapping[str, "type[FrameWriter]"]):
+    """The writers; the suffixes and their number are known without an import."""
+
+    def __getitem__(self, suffix: str) -> "type[FrameWriter]":
+        writer: type[FrameWriter] = pkgutil.resolve_name(f"{__name__}.{_FORMATS[suffix][1]}")
+        return writer
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FORMATS)
+
+    def __len__(self) -> int:
+        return len(_FORMATS)
+
+
+WRITERS: Mapping[str, "type[FrameWriter]"] = _Writers()
+
+
+def list_formats(*, predictions: bool = False) -> str:
+    """Return the formats for a help text: suffixes with their titles."""
+    titles = {suffix: title for suffix, (title, _) in _FORMATS.items()}
+    suffixes: dict[str, list[str]] = {}
+    for suffix, title in (titles | (OF_PREDICTIONS if predictions else {})).items():
+        suffixes.setdefault(title, []).append(suffix)
+    return "; ".join(f"{', '.join(each)}: {title}" for title, each in suffixes.items())
+
+
+def name_formats(*, predictions: bool = False) -> str:
+    """Return the formats for a usage line: ``h5|nc|...``."""
+    return "|".join(suffix[1:] for suffix in (*WRITERS, *(OF_PREDICTIONS if predictions else ())))
+
+
+def check_output(out: Path, recordings: "Recordings") -> None:
     """Raise if the format of the name is not written, or cannot hold all recordings."""
     suffix = out.suffix.lower()
     if suffix not in (*WRITERS, *NATIVE):
@@ -53,14 +82,18 @@ def check_output(out: Path, recordings: Recordings) -> None:
 
 def targets_of(out: Path) -> tuple[Path, ...]:
     """Return the files and folders that are written for a name, itself first."""
-    return WRITERS.get(out.suffix.lower(), NativeWriter).targets_of(out)
+    suffix = out.suffix.lower()
+    return WRITERS[suffix if suffix in WRITERS else ".h5"].targets_of(out)
 
 
-def write_trajectories(out: Path, trajectories: Iterable[Trajectory]) -> None:
+def write_trajectories(out: Path, trajectories: Iterable["Trajectory"]) -> None:
     """Write a file in the format of its suffix, whole or not at all; an older one is replaced.
 
     Native files hold any number of trajectories, those for other programs one.
     """
+    from pibert.data.format import Writer
+    from pibert.data.writers.frames import blocks_of, describe
+
     if out.suffix.lower() in NATIVE:
         with Writer(out) as native:
             for trajectory in trajectories:

@@ -4,6 +4,7 @@ import csv
 import io
 
 from pibert.data.partial import replace_file
+from pibert.data.writers import WRITERS
 from pibert.data.writers.frames import Block, FrameWriter
 
 
@@ -16,7 +17,7 @@ class CsvWriter(FrameWriter):
         if not self.about.series:
             raise ValueError(
                 f"{self.path}: expected series to write, such as the displacement of a body, found "
-                "none; write fields to .h5, .nc, .pvd or .xdmf"
+                f"none; write fields to {', '.join(WRITERS)}"
             )
 
     def _begin(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.writers import Block, Description
+from pibert.data.writers.frames import Block, Description
 from pibert.fields import FieldSpec, Grid
 
 SHAPE = (5, 7)

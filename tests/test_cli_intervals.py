@@ -186,7 +186,7 @@ def test_uncalibrated_steps_need_extend_intervals(
     assert "too narrow" in result.stderr
     assert bool(Reader(out)[0].read()[4, 2][FLUID].isfinite().all())
     well(*given[:4], "--level", 0.8, "--out", tmp_path / "b.h5")
-    assert Reader(tmp_path / "b.h5")[0].num_frames == 3  # as many as have bars
+    assert Reader(tmp_path / "b.h5")[0].num_frames == 3  # as many as have intervals
 
 
 def test_level_without_a_calibration_is_refused_with_the_remedy(
@@ -207,4 +207,4 @@ def test_level_without_a_calibration_is_refused_with_the_remedy(
     for words, named in refusals.items():
         assert named in refusal(*given, *words)
     well(*given, "--level", 0.8, *elsewhere)
-    assert Reader(out)[0].source["bars_level"] == 0.8
+    assert Reader(out)[0].source["interval_level"] == 0.8

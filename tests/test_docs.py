@@ -201,7 +201,9 @@ def test_the_example_of_a_writer_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(list((tmp_path / "wake_frames").glob("*.vti"))) == 2
 
 
-def test_the_example_of_error_bars_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_prediction_intervals_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     standins.calibrated_model(tmp_path)
     (code,) = python_blocks("docs/uncertainty.md")

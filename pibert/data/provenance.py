@@ -21,7 +21,7 @@ def predicted_source(
     source: Mapping[str, Any], model: str, weights_sha256: str | None, level: float | None
 ) -> dict[str, Any]:
     """Return source facts of a prediction; ``level`` is that of its prediction intervals."""
-    facts = {"model": model, "weights_sha256": weights_sha256, "bars_level": level}
+    facts = {"model": model, "weights_sha256": weights_sha256, "interval_level": level}
     return {**source, "kind": PREDICTED, "predicted_from": source.get("kind"), **facts}
 
 
@@ -29,7 +29,8 @@ def predicted_by(source: Mapping[str, Any]) -> str | None:
     """Describe the model that predicted the fields; None if they were not predicted."""
     if source.get("kind") != PREDICTED:
         return None
-    weights, level = source.get("weights_sha256"), source.get("bars_level")
+    weights, level = source.get("weights_sha256"), source.get("interval_level")
+    level = level or source.get("bars_level")  # its name in earlier versions
     text = f"predicted by {source.get('model') or 'an unnamed model'}"
     text += f" (weights {str(weights)[:12]})" if weights else ""
     return text if level is None else f"{text}, with prediction intervals of level {level:g}"

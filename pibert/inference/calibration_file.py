@@ -178,7 +178,7 @@ def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
         units=units,
         same_flows=bool(sheet.get("same_flows", False)),
         difficulty=Difficulty(
-            sheet["difficulty"],
+            _current(sheet["difficulty"]),
             tensors["difficulty.values"],
             tensors["difficulty.edges"],
             tensors.get("difficulty.sizes"),
@@ -187,5 +187,10 @@ def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
         windows=windows,
         statistics=FeatureStatistics(tensors["typical.mean"], tensors["typical.whitener"]),
         detector=detector,
-        guide_losses=sheet["guide_losses"],
+        guide_losses={_current(guide): loss for guide, loss in sheet["guide_losses"].items()},
     )
+
+
+def _current(guide: str) -> str:
+    """The present name of a guide: files of earlier versions have ``place``."""
+    return guide.replace("place", "position")

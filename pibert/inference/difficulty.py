@@ -5,9 +5,9 @@ are quantiles of scores times scales. Calibration corrects it on average. The be
 narrower the intervals are where the prediction is easy.
 
     constant    one scale for every channel and lead time
-    residual    tabulated from past errors by one of: the point of the grid (``place``); the slope
-                of the predicted field; its change since the frame before; its residual in the
-                equations. ``relative`` ones tabulate shares of the deviation of the predicted
+    residual    tabulated from past errors by one of: the point of the grid (``position``); the
+                slope of the predicted field; its change since the frame before; its residual in
+                the equations. ``relative`` ones tabulate shares of the deviation of the predicted
                 field, for flows of different speeds. Errors on other trajectories select one
     ensemble    the spread of an ensemble's members
 
@@ -32,11 +32,11 @@ Kind = Literal["constant", "residual", "ensemble"]
 KINDS: tuple[str, ...] = get_args(Kind)
 RELATIVE = "relative "
 GUIDES = (
-    "place",
+    "position",
     "slope",
     "change",
     "equations",
-    *(RELATIVE + name for name in ("place", "slope", "change")),
+    *(RELATIVE + name for name in ("position", "slope", "change")),
 )
 """What a tabulated scale may depend on."""
 BINS = 16
@@ -51,7 +51,7 @@ class Difficulty:
     guide: str
     """``constant``, ``ensemble``, or one of ``GUIDES``."""
     values: Float[Tensor, "lead c *more"]
-    """A scale per point (place), bin (the last one for points without a guide), or one (others)."""
+    """A scale per point (position) or bin (the last one for points without a guide); else one."""
     edges: Float[Tensor, "lead c edge"]
     """Between the bins; empty where there are none."""
     sizes: Float[Tensor, "lead c"] | None = None
@@ -78,7 +78,7 @@ class Difficulty:
             of_sizes = replace(self, guide=self.guide.removeprefix(RELATIVE))
             sizes = _not_tiny(field_sizes(forecast, spec), self.sizes[leads])
             return sizes * of_sizes.scales(_in_sizes(forecast, sizes), spec, first_lead)
-        if self.guide == "place":
+        if self.guide == "position":
             return values.expand(frames.shape)
         if self.guide == "constant":
             return values[..., None, None].expand(frames.shape)
@@ -192,7 +192,7 @@ def tabulate(guide: str, forecasts: Sequence[Forecast], spec: FieldSpec) -> Diff
     no_edges = mean.new_zeros(*mean.shape, 0)
     if guide in ("constant", "ensemble"):
         return Difficulty(guide, mean if guide == "constant" else floor, no_edges)
-    if guide == "place":
+    if guide == "position":
         maps = errors.nanmean(0)
         maps = torch.where(maps.isnan(), mean[..., None, None], maps)
         return Difficulty(guide, maps.maximum(floor[..., None, None]), no_edges)

@@ -40,7 +40,9 @@ class Source(BaseModel):
     kind: str | None = Field(default=None, max_length=100)
     model: str | None = Field(default=None, max_length=100)
     weights_sha256: str | None = Field(default=None, max_length=100)
+    interval_level: FiniteFloat | None = None
     bars_level: FiniteFloat | None = None
+    """Its name in earlier versions."""
 
 
 class Facts(BaseModel):

@@ -22,6 +22,7 @@ from pibert.inference import (
 from pibert.inference.calibration import Calibration
 from pibert.inference.calibration_file import SHEET, TENSORS, read_calibration
 from pibert.inference.conformal import split_groups
+from pibert.inference.difficulty import GUIDES
 from pibert.notes import InputWarning
 from tests.helpers import refused
 from tests.inference.flows import BODY, damping, flows, in_other_units, samples_of, saved
@@ -305,3 +306,9 @@ def test_the_ood_warning_uses_the_equations_in_the_options_of_the_model():
             CalibratedPredictor(*own).detect_ood(2 * windows(), {"Re": 100.0}) for own in pair
         )
         torch.testing.assert_close(mine.p, theirs.p)
+
+
+@pytest.mark.parametrize("name", ["cylinder-mr", "cylinder-base"])
+def test_shipped_calibrations_name_guides_as_this_version_does(name: str) -> None:
+    found = load_calibrated(name).calibration
+    assert found.difficulty.guide in GUIDES and set(found.guide_losses) == set(GUIDES)

@@ -104,7 +104,7 @@ def planted(scale: float = 1.0, *, seed: int = 0, spread: bool = False) -> Forec
 
 def test_errors_that_depend_on_position_select_the_map_of_points():
     difficulty, losses = fit_difficulty("residual", [planted(seed=s) for s in range(4)], spec_of())
-    assert difficulty.guide == "place" and set(losses) == set(GUIDES)
+    assert difficulty.guide == "position" and set(losses) == set(GUIDES)
     scales = difficulty.scales(planted(seed=9), spec_of())
     right, left = scales[..., 6:].mean(), scales[..., :6].mean()
     assert 5 < float(right / left) < 15
@@ -133,8 +133,8 @@ def test_between_flows_of_different_speeds_the_scale_follows_the_speed():
     speeds = (0.2, 1.0, 5.0, 0.5, 2.0, 8.0)
     flows = [planted(speed, seed=place) for place, speed in enumerate(speeds)]
     difficulty, losses = fit_difficulty("residual", flows, spec_of())
-    assert difficulty.guide == "relative place"
-    assert losses["relative place"] < losses["place"] - 0.1
+    assert difficulty.guide == "relative position"
+    assert losses["relative position"] < losses["position"] - 0.1
     for speed in (0.3, 3.0):
         new = planted(speed, seed=9)
         ratio = (new.errors() / difficulty.scales(new, spec_of())).nanmean()

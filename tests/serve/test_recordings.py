@@ -118,7 +118,7 @@ def test_predicted_files_are_labelled(alive: ServerProcess, tmp_path: Path):
     _, plain = opened(alive, with_facts(np.ones((2, 2, 4, 5)), **FACTS, source=PREDICTED))
     expected = "predicted by waves (weights abababababab)"
     assert native["predicted"] == plain["predicted"] == expected
-    for odd in ("text", {"kind": "predicted", "bars_level": "high"}, [1]):
+    for odd in ("text", {"kind": "predicted", "interval_level": "high"}, [1]):
         status, found = opened(alive, with_facts(np.ones((2, 2, 4, 5)), **FACTS, source=odd))
         assert status == 422 and found["error"]["code"] == "invalid"
 

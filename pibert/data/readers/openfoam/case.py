@@ -143,7 +143,7 @@ class CaseReader:
             zeros=zeros,
             vectors=tuple(name for name in self.fields if f"{name}_x" in cells),
             units=units,
-            place={"normal": "xyz"[mesh.normal], "position": mesh.position},
+            placement={"normal": "xyz"[mesh.normal], "position": mesh.position},
             notes=(*describe_plane(mesh.normal), *[_WEDGE] * mesh.is_wedge),
         )
 

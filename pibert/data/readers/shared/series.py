@@ -31,7 +31,7 @@ class _Frame:
     units: dict[str, str] = field(default_factory=dict)
     """Known units of the fields, and of ``@x``, ``@y`` and ``@t``."""
     time: float | None = None
-    place: Mapping[str, Any] | None = None
+    placement: Mapping[str, Any] | None = None
     """Position of the plane in space: ``{"normal": "z", "position": 0.5}``."""
     notes: tuple[str, ...] = ()
 
@@ -252,8 +252,8 @@ def open_series(
         raise SourceError(f"{series.files[0]}: it holds no scalar or vector field; export it again")
     notes = [*series.notes, *frame.notes]
     local = dict(series.facts.get("local", {}))
-    if frame.place is not None:
-        local["plane"] = dict(frame.place)
+    if frame.placement is not None:
+        local["plane"] = dict(frame.placement)
     read: Callable[[Path], Any] = series.read
     if isinstance(frame, CellPlane):
         read, frame, record, noticed = open_mesh(f"{series.files[0]}", series, frame, hints.shape)

@@ -145,7 +145,7 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     position = float(np.mean(levels)) if mesh.cell_data else float(levels[0])
     stated: dict[str, Any] = {
         "time": mesh.time,
-        "place": {"normal": AXES[normal], "position": position},
+        "placement": {"normal": AXES[normal], "position": position},
         "notes": tuple(notes),
     }
     plane, polygons = mesh.points[below][:, [first, second]], None
@@ -211,7 +211,7 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
         vectors=vectors,
         names=_names(flat.keys() & data.keys(), normal),
         time=mesh.time,
-        place={"normal": AXES[normal], "position": float(axes[normal][0])},
+        placement={"normal": AXES[normal], "position": float(axes[normal][0])},
         notes=tuple(notes),
     )
 

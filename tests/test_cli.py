@@ -85,8 +85,8 @@ def test_convert_makes_a_native_file(tmp_path: Path) -> None:
 
 def test_convert_states_family_sides_and_parameters_also_of_its_own_files(tmp_path: Path) -> None:
     first, second, other = (tmp_path / f"{name}.h5" for name in ("first", "second", "other"))
-    told = well("convert", save_flow(tmp_path), first, "--dt", "0.1").stdout
-    assert "assuming incompressible flow" in told
+    output = well("convert", save_flow(tmp_path), first, "--dt", "0.1").stdout
+    assert "assuming incompressible flow" in output
     stated = ("--parameter", "Re=3000", "--sides", "periodic", "--family", "incompressible")
     well("convert", first, second, *stated)
     (trajectory,) = Reader(second)
@@ -188,10 +188,10 @@ def test_a_download_shows_sizes_first_and_then_how_to_look_at_it(hub: Path, tmp_
     for words in ("cylinder/hf_dataset/real", "fsi/hf_dataset/real", total):
         assert words in planned
     assert not to.exists()
-    told = well(*arguments).output
+    output = well(*arguments).output
     assert contents(to) == wanted
     line = f"pibert inspect '{to}' --scenario fsi --type real"
-    assert line in told
+    assert line in output
     shown = run(*shlex.split(line)[1:], "--json")
     assert json.loads(shown.stdout)["kind"] == "realpdebench"
 

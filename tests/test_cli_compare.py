@@ -121,7 +121,7 @@ def test_a_finished_run_can_enter(compared: Path, tmp_path: Path) -> None:
     before = json.loads((compared / "results.json").read_text())
     mine = {row["model"]: row["nmse"] for row in results["data"]["wakes"]["ranking"]}["mine"]
     there = {row["model"]: row["nmse"] for row in before["data"]["wakes"]["ranking"]}["unet"]
-    assert mine == pytest.approx(there, rel=0.2)  # one more frame is judged: no history of two
+    assert mine == pytest.approx(there, rel=0.2)  # one more frame is scored: no history of two
 
 
 def test_models_are_tuned_on_request(compared: Path, tmp_path: Path) -> None:

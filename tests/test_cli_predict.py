@@ -27,7 +27,7 @@ SPEC = tiny_spec(SHAPE, units=("m/s", "m/s"))
 NORMALIZER = Normalizer((0.5, 0.0), (1.0, 0.5))
 
 
-def said(*arguments: str | Path | float) -> str:
+def output_of(*arguments: str | Path | float) -> str:
     return " ".join(well(*arguments).output.split())
 
 
@@ -67,7 +67,7 @@ def model(tmp_path: Path) -> Path:
 def test_a_rollout_equals_that_of_the_predictor(tmp_path: Path, model: Path) -> None:
     source, out = recorded(tmp_path / "a.h5"), tmp_path / "out.h5"
     given = ("rollout", source, "--model", model, "--steps", 4, "--start", 1, "--out", out)
-    assert "Wrote 4 frames" in said(*given)
+    assert "Wrote 4 frames" in output_of(*given)
     check(out)
     found, predictor = Reader(out)["a"], pibert.load(model)
     expected = predictor.rollout(states(6)[None, 1:2], 4, {"Re": 900.0})[0]
@@ -78,9 +78,9 @@ def test_a_rollout_equals_that_of_the_predictor(tmp_path: Path, model: Path) -> 
     assert facts["weights_sha256"] == predictor.card["weights"]["sha256"]
     assert found.local["file"] == "a.h5" and found.parameters == {"Re": 900.0}
     # A parameter replaces that of the file; one far from the training is noted.
-    told = well(*given, "--overwrite", "--parameter", "Re=2")
-    assert told.stderr.count("'Re' is 2, 5.4 standard deviations") == 1
-    assert "standard deviations" not in told.stdout
+    shown = well(*given, "--overwrite", "--parameter", "Re=2")
+    assert shown.stderr.count("'Re' is 2, 5.4 standard deviations") == 1
+    assert "standard deviations" not in shown.stdout
     with pytest.warns(InputWarning):
         expected = predictor.rollout(states(6)[None, 1:2], 4, {"Re": 2.0})[0]
     assert torch.equal(Reader(out)["a"].read(), expected)
@@ -98,9 +98,9 @@ def test_predictions_are_marked_as_predicted_in_every_format(tmp_path: Path, mod
         assert (found["model"], found["weights_sha256"]) == ("run", weights)
         assert found["title"] == "a -- wake -->"
     assert f"predicted by run (weights {weights[:12]})" in outs[3].read_text()
-    assert "stated kind predicted" in said("inspect", outs[0], "--picture", tmp_path / "a.png")
+    assert "stated kind predicted" in output_of("inspect", outs[0], "--picture", tmp_path / "a.png")
     for command in ("rollout", "predict"):  # nor are they scored
-        again = said(command, outs[0], "--model", model, "--out", tmp_path / f"{command}.h5")
+        again = output_of(command, outs[0], "--model", model, "--out", tmp_path / f"{command}.h5")
         assert "predicted by run" in again and "not ground truth" in again and "NMSE" not in again
 
 
@@ -171,10 +171,10 @@ def with_a_lost_frame(path: Path) -> Path:
 
 def test_a_lost_frame_affects_only_the_next_prediction(tmp_path: Path, model: Path) -> None:
     source, out = with_a_lost_frame(tmp_path / "a.h5"), tmp_path / "out.h5"
-    told = said("predict", source, "--model", model, "--out", out)
-    assert "frame 2 holds no finite value" in told
+    shown = output_of("predict", source, "--model", model, "--out", out)
+    assert "frame 2 holds no finite value" in shown
     # Of six predicted frames the last is not in the recording, nor is the lost one.
-    assert "3 of 6 predicted frames are in the recording" in told
+    assert "3 of 6 predicted frames are in the recording" in shown
     check(out)
     found, expected = Reader(out)["a"], pibert.load(model).step(states(6)[:, None], {"Re": 900.0})
     assert found.known().flatten(1).any(1).tolist() == [True, True, False, True, True, True]
@@ -190,11 +190,11 @@ def test_other_grids_and_units_are_converted_to_those_of_the_model(
     u = np.stack([1000.0 + rows + 0 * columns] * 3)
     source = tmp_path / "flow.npz"
     np.savez(source, v=0 * u, u=u, x=columns[0], y=rows[:, 0], t=np.arange(3) * 0.1)
-    told = said(
+    shown = output_of(
         *("rollout", source, "--model", model, "--steps", 2, "--out", out),
         *("--unit", "mm/s", "--length-unit", "mm", "--time-unit", "s"),
     )
-    assert "metres and seconds" in told and "resampled" in told
+    assert "metres and seconds" in shown and "resampled" in shown
     found = Reader(out)[0]
     assert found.spec.grid.shape == (8, 12) and found.spec.grid.dx == pytest.approx(0.6)
     assert found.spec.units == ("m/s", "m/s") and found.spec.channels == ("u", "v")
@@ -206,15 +206,15 @@ def test_missing_metadata_of_an_array_is_assumed_and_reported(tmp_path: Path, mo
     source, out = tmp_path / "a.npy", tmp_path / "out.h5"
     np.save(source, states(4).numpy())
     given = ("rollout", source, "--model", model, "--steps", 2, "--overwrite", "--out", out)
-    told = said(*given)
-    assert "no unit is stated" in told and "u in m/s, v in m/s" in told
-    assert "no spacing is stated" in told and "7.2 x 3.2" in told and "another scale" not in told
-    assert "no time step is stated" in told and "0.1 apart" in told
+    shown = output_of(*given)
+    assert "no unit is stated" in shown and "u in m/s, v in m/s" in shown
+    assert "no spacing is stated" in shown and "7.2 x 3.2" in shown and "another scale" not in shown
+    assert "no time step is stated" in shown and "0.1 apart" in shown
     found = Reader(out)[0]
     assert found.spec.dt is None and found.time.tolist() == [1.0, 2.0]
     expected = pibert.load(model).rollout(states(4)[None, :1], 2)[0]
     assert torch.equal(found.read(), expected)
-    stated = said(
+    stated = output_of(
         *(*given, "--dt", 0.1, "--dx", 0.3, "--dy", 0.2, "--unit", "m/s", "--length-unit", "m"),
     )
     assert "is stated" not in stated and Reader(out)[0].spec.dt == 0.1
@@ -226,13 +226,15 @@ def test_predicted_times_advance_by_the_step_of_the_model(tmp_path: Path) -> Non
     fields = states(7)
     np.save(source, fields.numpy())
 
-    def told(command: str, dt: float, *more: float | str) -> tuple[dict[str, Any], str, Trajectory]:
+    def run_at(
+        command: str, dt: float, *more: float | str
+    ) -> tuple[dict[str, Any], str, Trajectory]:
         given = (source, "--model", model, "--dt", dt, "--json", "--overwrite", *more)
         result = well(command, *given, "--out", tmp_path / out)
         return json.loads(result.stdout), result.stderr, Reader(tmp_path / out)[0]
 
     for steps, scored in ((1, []), (3, ["2"])):
-        summary, notes, found = told("rollout", 0.04, "--steps", steps)
+        summary, notes, found = run_at("rollout", 0.04, "--steps", steps)
         assert list(summary["scores"]) == scored and summary["scored"] == len(scored)
         assert ("nothing to compare with" in notes) == (not scored)
         assert "0.04 apart, the model's time step is 0.1" in notes
@@ -242,10 +244,10 @@ def test_predicted_times_advance_by_the_step_of_the_model(tmp_path: Path) -> Non
     nmse = float((fields[0] - truth)[0].square().sum() / truth[0].square().sum())
     assert summary["scores"]["2"]["nmse"]["u"] == pytest.approx(nmse, rel=1e-4)
 
-    summary, notes, found = told("predict", 0.04)
+    summary, notes, found = run_at("predict", 0.04)
     assert summary["scored"] == 0 and "nothing to compare with" in notes
     assert found.time.tolist() == pytest.approx([0.1 + 0.04 * frame for frame in range(7)])
-    summary, _, _ = told("predict", 0.05)
+    summary, _, _ = run_at("predict", 0.05)
     assert summary["scored"] == 5
     error = (fields[:-2] - fields[2:]).double().square().sum()
     nmse = float(error / fields[2:].double().square().sum())
@@ -268,11 +270,11 @@ def test_a_diverging_rollout_keeps_the_frames_before(tmp_path: Path) -> None:
     source, out, png = recorded(tmp_path / "a.h5"), tmp_path / "out.h5", tmp_path / "out.png"
     result = run("rollout", source, "--model", model, "--steps", 50, "--out", out, "--out", png)
     assert result.exit_code == 1
-    (told,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    (shown,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     check(out)
     count = Reader(out)["a"].num_frames
-    assert 1 <= count < 10 and f"stopped after {count} of 50 steps" in told
-    assert f"in step {count + 1} " in told and png.exists()
+    assert 1 <= count < 10 and f"stopped after {count} of 50 steps" in shown
+    assert f"in step {count + 1} " in shown and png.exists()
     far = recorded(tmp_path / "far.h5", states=states(6) * 1e30)
     result = run("rollout", far, "--model", model, "--out", tmp_path / "none.h5")
     assert result.exit_code == 1 and "nothing was written" in result.stderr
@@ -371,5 +373,5 @@ def test_filled_points_are_input_but_not_scored(command: str, tmp_path: Path, mo
         asked = (command, source, "--model", model, "--out", out, *steps)
         found.append(json.loads(run(*asked, "--json").stdout)["scores"])
     assert found[0] == found[1] and found[0]
-    told = said(*asked, "--overwrite")
-    assert "filled vectors" in told and "not scored" in told
+    shown = output_of(*asked, "--overwrite")
+    assert "filled vectors" in shown and "not scored" in shown

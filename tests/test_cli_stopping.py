@@ -151,9 +151,9 @@ def test_a_generation_in_a_process_of_its_own_ends_with_143(tmp_path: Path) -> N
     )
     wait_until(lambda: process.poll() is not None or any(tmp_path.glob("*.parts/group-*.json")))
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=PATIENCE)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
-    assert "Traceback" not in said and "interrupted: " in said and "rerun the command" in said
+    assert "Traceback" not in stderr and "interrupted: " in stderr and "rerun the command" in stderr
     assert not out.exists()
 
 

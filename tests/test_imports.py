@@ -65,13 +65,13 @@ def find_offences(package: Path) -> list[str]:
             offences.append(f"{place}:1: {own} has no layer; give it one in LAYERS")
             continue
         for line, name in imported_names(ast.parse(path.read_text())):
-            problem = judge(place, own, name)
+            problem = offence(place, own, name)
             if problem:
                 offences.append(f"{place}:{line}: {problem}")
     return offences
 
 
-def judge(place: str, own: str, name: str) -> str | None:
+def offence(place: str, own: str, name: str) -> str | None:
     if name.startswith("."):
         return f"relative import {name}"
     for heavy, door in DOORS.items():

@@ -390,7 +390,7 @@ class _Run:
             name, share = min(shares.items(), key=lambda pair: pair[1])
             if is_short(share, level):
                 text = f"intervals of level {level:g} contain only {share:.3f} of the true "
-                text += f"{name}: this flow is not like those that calibrated"
+                text += f"{name}: this flow is unlike those used for calibration"
                 self.notes.add(Note("low-coverage", text, "do not rely on them here"))
 
     def show_coverage(self) -> None:
@@ -407,10 +407,9 @@ class _Run:
     def show_state(self) -> None:
         for name, found in self.state().items():
             share = found.get("coverage")
-            held = (
-                "" if share is None else f"; its intervals contain {share:.3f} of the true values"
-            )
-            text = f"{name}: error {found['error']:.3g} of the deviation of the true one{held}"
+            text = f"{name}: error {found['error']:.3g} of the true standard deviation"
+            if share is not None:
+                text += f"; its intervals contain {share:.3f} of the true values"
             say(self.console, text[0].upper() + text[1:] + ".")
 
     def summary(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The flows of an experiment: where they come from, how they are parted, what is left out."""
+"""The flows of an experiment: where they come from, how they are split, what is left out."""
 
 import warnings
 from dataclasses import replace

@@ -292,14 +292,14 @@ def test_flows_that_trained_the_model_are_not_counted_as_new():
 
 
 def test_the_ood_warning_uses_the_equations_in_the_options_of_the_model():
-    told, plain = damping(None, "incompressible"), damping(None)
-    found, older = calibrated(told), calibrated(plain)
+    with_family, plain = damping(None, "incompressible"), damping(None)
+    found, older = calibrated(with_family), calibrated(plain)
     assert {"divergence", "vorticity peak"} <= set(found.detector.names)
     assert "divergence" not in older.detector.names
     # A calibration from before equations were taken from the model is still read.
     pairs = (
-        ((told, found), (damping(), calibrated(damping()))),
-        ((told, older), (plain, older)),
+        ((with_family, found), (damping(), calibrated(damping()))),
+        ((with_family, older), (plain, older)),
     )
     for pair in pairs:
         mine, theirs = (

@@ -37,14 +37,14 @@ def test_coverage_over_all_orders_is_exact():
 def test_dependent_scores_of_exchangeable_groups_are_covered(level: float):
     # Groups differ by a common factor: within a group scores say little more than one of them does.
     generator = torch.Generator().manual_seed(1)
-    groups, inside, draws = 12, 50, 2000
-    size = torch.randn(draws, groups + 1, 1, generator=generator).exp()
-    scores = size * torch.rand(draws, groups + 1, inside, generator=generator)
+    groups, inside, trials = 12, 50, 2000
+    size = torch.randn(trials, groups + 1, 1, generator=generator).exp()
+    scores = size * torch.rand(trials, groups + 1, inside, generator=generator)
     known, new = scores[:, :-1], scores[:, -1]
     wanted = corrected_level(level, groups)
     limits = grouped_quantile(known.movedim(0, 1), torch.ones(groups), wanted)
     covered = (new <= limits[..., None]).double().mean(-1)
-    error = float(covered.std()) / math.sqrt(draws)
+    error = float(covered.std()) / math.sqrt(trials)
     assert level - 3 * error <= float(covered.mean())
     # The pooled quantile, which takes all scores for independent, covers less than it says.
     pooled = grouped_quantile(
@@ -65,15 +65,15 @@ def test_a_level_that_the_count_cannot_give_is_refused_with_the_highest():
 
 def test_p_values_of_exchangeable_scores_are_no_smaller_than_they_should_be():
     generator = torch.Generator().manual_seed(3)
-    groups, inside, draws = 39, 8, 1500
-    shift = torch.randn(draws, groups + 1, 1, generator=generator)
-    scores = shift + 0.3 * torch.randn(draws, groups + 1, inside, generator=generator)
+    groups, inside, trials = 39, 8, 1500
+    shift = torch.randn(trials, groups + 1, 1, generator=generator)
+    scores = shift + 0.3 * torch.randn(trials, groups + 1, inside, generator=generator)
     p = torch.stack(
         [grouped_p_values(own[-1, :1], own[:-1], torch.ones(groups), groups)[0] for own in scores]
     )
     for rate in (0.05, 0.1, 0.3):
-        alarms = float((p <= rate).double().mean())
-        assert alarms <= rate + 3 * math.sqrt(rate * (1 - rate) / draws)
+        false_alarms = float((p <= rate).double().mean())
+        assert false_alarms <= rate + 3 * math.sqrt(rate * (1 - rate) / trials)
     assert float((p <= 0.3).double().mean()) > 0.2  # valid, but not silent
     assert float(p.min()) >= 1 / (groups + 1)
 

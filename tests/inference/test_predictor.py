@@ -130,12 +130,12 @@ def test_gradients_are_taken_only_if_asked_for_and_autocast_changes_nothing() ->
 
 
 def test_a_batch_in_chunks_gives_the_same_prediction() -> None:
-    whole, parted, x = predictor(), predictor(chunk=2), frames(5)
+    whole, chunked, x = predictor(), predictor(chunk=2), frames(5)
     sizes: list[int] = []
-    parted.model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    chunked.model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     reynolds = {"Re": torch.linspace(300.0, 900.0, 5)}
     mask = torch.rand(5, *SHAPE, generator=torch.Generator().manual_seed(1)) > 0.2
-    found = parted.rollout(x, 2, reynolds, mask)
+    found = chunked.rollout(x, 2, reynolds, mask)
     assert_close(found, whole.rollout(x, 2, reynolds, mask))
     assert sizes == [2, 2, 1] * 2
 
@@ -231,12 +231,12 @@ def test_a_runaway_rollout_is_noted_once_with_the_step() -> None:
     predict, x = predictor(), frames(2).clamp(-3, 3)
     known = torch.ones(SHAPE, dtype=torch.bool)
     make_runaway(predict.model)
-    with pytest.warns(InputWarning, match="diverges") as told:
+    with pytest.warns(InputWarning, match="diverges") as caught:
         found = predict.rollout(x, 12, {"Re": 900.0}, known)
-    (said,) = (str(entry.message) for entry in told)
+    (text,) = (str(entry.message) for entry in caught)
     size = NORMALIZER.apply(found).abs().amax((0, 2, 3, 4))
     step = int((size > 20).nonzero()[0]) + 1
-    assert 1 < step < 12 and f"from step {step} on" in said and f"at most {step - 1} steps" in said
+    assert 1 < step < 12 and f"from step {step} on" in text and f"at most {step - 1} steps" in text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         predict.rollout(x, step - 1, {"Re": 900.0}, known)

@@ -68,8 +68,8 @@ def test_a_sample_is_bit_identical_in_any_batch(recipe: PeriodicRecipe) -> None:
 
 @every_case
 def test_a_trajectory_carries_its_metadata(recipe: PeriodicRecipe) -> None:
-    told: list[float] = []
-    (trajectory,) = recipe.simulate([2], progress=told.append)
+    progress: list[float] = []
+    (trajectory,) = recipe.simulate([2], progress=progress.append)
     assert isinstance(trajectory, Trajectory)
     assert trajectory.name == f"{recipe.case}-0002"
     assert states_of(trajectory).dtype == torch.float32
@@ -82,7 +82,7 @@ def test_a_trajectory_carries_its_metadata(recipe: PeriodicRecipe) -> None:
     assert set(trajectory.parameters) == set(spec.parameter_names)
     assert trajectory.source["kind"] == "simulated"
     assert trajectory.local["seed"] == 7 and trajectory.local["sample"] == 2
-    assert told == sorted(told) and told[-1] == 1.0
+    assert progress == sorted(progress) and progress[-1] == 1.0
 
 
 SMOOTH: dict[str, tuple[dict[str, Any], float]] = {

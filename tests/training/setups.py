@@ -60,7 +60,7 @@ class Listener(Reporter):
         self.started: tuple[int, int] | None = None
         self.steps: list[tuple[int, float]] = []
         self.records: list[Mapping[str, Any]] = []
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def start(self, total_steps: int, done: int) -> None:
         self.started = (total_steps, done)
@@ -73,7 +73,7 @@ class Listener(Reporter):
         self.on_epoch(record["epoch"])
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        self.lines.append(text)
 
 
 def samples(*frames: int, seed: int = 0) -> Samples:

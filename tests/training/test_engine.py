@@ -230,7 +230,7 @@ def test_a_run_on_a_gpu_resumes(tmp_path: Path, cuda_graphs: bool, precision: An
     plan: dict[str, Any] = {"dropout": 0.2, "ema": 0.9, "hardware": hardware, "epochs": 4}
     listener = Listener()
     whole, _ = train(tmp_path / "whole", **plan, reporter=listener)
-    assert not listener.said
+    assert not listener.lines
     with pytest.raises(KeyboardInterrupt):
         # A graph replays kernels, not Python: only the first two pieces of a kind call it.
         train(tmp_path / "run", **plan, objectives=at_call(2, interrupt))
@@ -337,7 +337,7 @@ def test_a_run_waits_for_room_and_loses_nothing(
 ) -> None:
     listener = Rescuer(limited, epoch, ROOM_FOR_WEIGHTS)
     model, fitted = train(tmp_path / "full", reporter=listener, checkpoint_minutes=0.0)
-    trouble, end = listener.said
+    trouble, end = listener.lines
     assert "could not write the state" in trouble and "File too large; training waits" in trouble
     assert "is written; training continues" in end and "Errno" not in trouble
     assert not list((tmp_path / "full").glob(".*.partial"))
@@ -359,7 +359,7 @@ def test_a_disk_that_stays_full_stops_the_run(
     listener = Listener(lambda epoch: limited(ROOM_FOR_WEIGHTS if epoch >= 2 else None))
     with refused("state.safetensors", "minutes", "again", error=OSError):
         train(tmp_path, reporter=listener, checkpoint_minutes=checkpoint_minutes)
-    assert all("training waits until it can" in text for text in listener.said)
+    assert all("training waits until it can" in text for text in listener.lines)
     limited(None)
     stored = load_state(tmp_path, identity="same", seed=5)
     assert stored is not None and stored.progress.total == (8 if checkpoint_minutes == 0 else 4)

@@ -24,12 +24,12 @@ def record(epoch: int, **changes: Any) -> dict[str, Any]:
 
 
 def write_run(folder: Path, *epochs: int, step: int = 0, kept: int = 0) -> list[str]:
-    said: list[str] = []
-    journal = Journal(folder, said.append)
+    lines: list[str] = []
+    journal = Journal(folder, lines.append)
     journal.open({"total_steps": 12}, epochs=kept, step=step)
     for epoch in epochs:
         journal.write(record(epoch))
-    return said
+    return lines
 
 
 def test_means_are_over_samples_whatever_the_pieces_and_processes() -> None:
@@ -69,8 +69,8 @@ def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_reported_and_does_not_stop_the_log(tmp_path: Path) -> None:
-    said: list[str] = []
-    journal = Journal(tmp_path, said.append)
+    lines: list[str] = []
+    journal = Journal(tmp_path, lines.append)
     journal.open({}, epochs=0, step=0)
     log = tmp_path / "log.jsonl"
     log.rename(tmp_path / "kept.jsonl")
@@ -80,5 +80,5 @@ def test_a_full_disk_is_reported_and_does_not_stop_the_log(tmp_path: Path) -> No
     log.unlink()
     (tmp_path / "kept.jsonl").rename(log)
     journal.write(record(3))
-    assert len(said) == 2 and all("No space left on device" in text for text in said)
+    assert len(lines) == 2 and all("No space left on device" in text for text in lines)
     assert [line.get("epoch") for line in read_log(log)] == [None, 3]

@@ -113,10 +113,10 @@ def test_a_state_of_an_earlier_version_resumes_to_identical_weights(
 
 
 def test_two_killed_processes_resume_to_identical_weights(tmp_path: Path) -> None:
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert run_worker(whole, processes=2, **HARD) == [0, 0]
     # Who is not killed first may find the other gone before it comes to its own end.
-    assert 0 not in run_worker(parted, processes=2, **HARD, die_at=5)
-    assert header_of(parted)["progress"]["epoch"] < header_of(whole)["progress"]["epoch"]
-    assert run_worker(parted, processes=2, **HARD) == [0, 0]
-    assert_same_run(parted, whole)
+    assert 0 not in run_worker(killed, processes=2, **HARD, die_at=5)
+    assert header_of(killed)["progress"]["epoch"] < header_of(whole)["progress"]["epoch"]
+    assert run_worker(killed, processes=2, **HARD) == [0, 0]
+    assert_same_run(killed, whole)

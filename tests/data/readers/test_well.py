@@ -131,4 +131,4 @@ def test_an_unknown_boundary_is_left_open_and_noted(path: Path) -> None:
         h5["boundary_conditions/y_wall"].attrs["bc_type"] = "SPONGE"
     recordings = open_recordings(path)
     assert recordings[0].spec.grid.sides.top is Boundary.OPEN
-    assert any("SPONGE" in remark for remark in recordings.notes)
+    assert any("SPONGE" in note for note in recordings.notes)

@@ -9,9 +9,9 @@ and a speed U. Here D, U and the density are the same for all cases of a problem
 U D / Re is what differs, as in the subset ``prop``. D and U are such that frames are as far apart
 as the publishers' loaders take for granted, so that ``case.json`` has their keys and no other.
 
-Two things are not as in the published set. The cylinder stands in a wide stream of which a part is
-shown, while whoever reads the layout takes the sides of the picture to be walls. And the pressure
-of the solver has no place in the layout.
+Two things differ from the published set. The cylinder stands in a wide stream, of which only a part
+is stored, while readers of this layout assume walls at the sides. And the layout cannot hold the
+pressure.
 """
 
 import argparse

@@ -220,9 +220,9 @@ def test_a_static_body_is_the_one_of_the_grid() -> None:
         assert isinstance(trajectory.body, Tensor) and trajectory.spec.grid.body is not None
         assert torch.equal(trajectory.body, body) and torch.equal(trajectory.spec.grid.body, body)
         assert torch.equal(trajectory.known(), ~body.expand(4, 3, 5))
-    with pytest.raises(ValueError, match="its body differs from the body of its grid"):
+    with refused("body", "grid"):
         make_trajectory(spec=with_body, body=~body)
-    with pytest.raises(ValueError, match="its body differs from the body of its grid"):
+    with refused("body", "grid"):
         make_trajectory(spec=with_body, body=body.expand(4, 3, 5))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from pibert import files
 from pibert.files import parse_json, read_json, read_text, read_toml
+from tests.helpers import refused
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -27,7 +28,7 @@ def test_json_is_refused_from_65_levels_on(levels: int) -> None:
 def test_toml_is_refused_where_it_is_nested_too_deeply(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.toml"
     path.write_text(text)
-    with pytest.raises(ValueError, match="a.toml: not valid TOML: more than 64 nested levels"):
+    with refused("a.toml", "more than 64"):
         read_toml(path)
 
 
@@ -43,5 +44,5 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     path.touch()
     os.truncate(path, files.LARGEST + 1)  # takes no room on the disk
-    with pytest.raises(ValueError, match="at most 65,536 KiB of text, found 67,108,865 bytes"):
+    with refused("65,536 KiB", "67,108,865"):
         read_json(path)

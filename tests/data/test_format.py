@@ -23,7 +23,7 @@ from pibert.data.format import FormatError, Reader, Writer, check, write
 from pibert.data.resample import represent
 from pibert.fields import FieldSpec, Grid, Trajectory
 from tests.data.helpers import disc, make_trajectory, random_states
-from tests.helpers import small_disk
+from tests.helpers import refused, small_disk
 
 ROOT = Path(__file__).parents[2]
 
@@ -343,7 +343,7 @@ def test_truncated_and_foreign_files_are_named(path: Path) -> None:
         with pytest.raises(FormatError, match=problem):
             check(path)
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"flow.h5: there is no such file"):
+    with refused("flow.h5", error=FileNotFoundError):
         check(path)
 
 
@@ -375,7 +375,7 @@ def test_a_reader_and_its_trajectories_survive_pickling(path: Path) -> None:
         copy, trajectory = pickle.loads(pickle.dumps((reader, reader[1])))
     assert_same(copy[0], varied()[0])
     assert_same(trajectory, varied()[1])
-    with pytest.raises(KeyError, match="'x'; there are: Re 1800, süd, moving, bare"):
+    with refused("'x'", "Re 1800, süd, moving, bare", error=KeyError):
         copy["x"]
     with pytest.raises(IndexError):
         copy[3]
@@ -388,7 +388,7 @@ def test_a_file_replaced_under_a_reader_is_detected(path: Path) -> None:
     write(path, [make_trajectory("Re 1800, süd", seed=9)])
     assert torch.equal(reader[0].read(), old)  # the open file is still the old one
     copy = pickle.loads(pickle.dumps(reader))
-    with pytest.raises(FormatError, match="it was replaced after it was opened; open it again"):
+    with refused("replaced", "open it again", error=FormatError):
         copy[0]
 
 
@@ -431,7 +431,7 @@ def test_series_are_stored_with_the_frames(tmp_path: Path) -> None:
     with h5py.File(path, "r+") as file:
         del file["trajectories/a/series/lift"]
         file["trajectories/a/series/lift"] = np.zeros(4)
-    with pytest.raises(FormatError, match=r"'lift' per frame, \(6,\), found shape \(4,\)"):
+    with refused("'lift'", "(6,)", "(4,)", error=FormatError):
         check(path)
-    with pytest.raises(ValueError, match=r"'lift' per frame, \(6,\), found shape \(5,\)"):
+    with refused("'lift'", "(6,)", "(5,)"):
         make_trajectory(series={"lift": torch.zeros(5)})

@@ -27,7 +27,7 @@ from pibert.inference import Predictor, SavedModel, read_model, save_model
 from pibert.models import MODELS, build_model
 from pibert.models.baselines.unet import UNet
 from tests.export.models import NORMALIZER, save_tiny
-from tests.helpers import assert_close, randomise, tiny_model
+from tests.helpers import assert_close, randomise, refused, tiny_model
 
 needs_onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
@@ -226,7 +226,7 @@ def predictor_of(spec: FieldSpec, history: int = 2) -> Predictor:
 
 
 def test_a_file_that_does_not_fit_is_refused(flows: Path, spec: FieldSpec, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected a grid of \(8, 24\)"):
+    with refused("(8, 24)"):
         read_samples(flows, predictor_of(replace(spec, grid=Grid((8, 24)))))
     with pytest.raises(ValueError, match="at least 9 frames"):
         read_samples(flows, predictor_of(spec, history=9))

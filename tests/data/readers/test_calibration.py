@@ -12,6 +12,7 @@ from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.metadata import state
 from pibert.fields import Trajectory
 from tests.data.readers.test_metadata import trajectory_of
+from tests.helpers import refused
 from tests.lookalikes.piv import sample, write_tsi
 
 FILES = Path(__file__).parent / "files"
@@ -150,7 +151,7 @@ def test_positions_closer_than_a_pixel_are_reported() -> None:
 def test_counted_points_are_not_pixels(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, u=np.ones((2, 4, 5)), v=np.ones((2, 4, 5)))
-    with pytest.raises(SourceError, match=r"only counted; give their spacing in pixels \(--dx 16"):
+    with refused("spacing in pixels", "--dx 16", error=SourceError):
         opened(path, **SCALED)
     flow = opened(path, **SCALED, dx=16.0, dy=8.0, length_unit="px")[0]
     assert (flow.spec.grid.dx, flow.spec.grid.dy) == pytest.approx((8e-4, 4e-4))

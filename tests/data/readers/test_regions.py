@@ -92,7 +92,7 @@ def test_a_larger_image_marks_cells_covered_by_half(tmp_path: Path) -> None:
     expected = torch.zeros(20, 30, dtype=torch.bool)
     expected[2:4, 10:12] = True
     assert torch.equal(found, expected)
-    with pytest.raises(ValueError, match=r"60 x 60 pixels .* 30 x 20"):
+    with refused("60 x 60 pixels", "30 x 20"):
         covered(picture(tmp_path / "mask.png", np.eye(60, dtype=bool)))
 
 

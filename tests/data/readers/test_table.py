@@ -12,6 +12,7 @@ from pibert.data.readers import identify, open_recordings, table
 from pibert.data.readers.recordings import Hints, SourceError
 from pibert.data.readers.shared.files import read_columns
 from tests.data.helpers import SHARED, needs_shared
+from tests.helpers import refused
 
 X, Y = (mesh.ravel() for mesh in np.meshgrid([0.0, 0.5, 1.0], [2.0, 3.0]))
 
@@ -59,7 +60,7 @@ def test_broken_tables_are_refused(tmp_path: Path, content: bytes, problem: str)
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(SourceError, match=f"a.csv: .*{problem}"):
         read_columns(tmp_path / "a.csv")
-    with pytest.raises(SourceError, match="absent.csv: cannot be read: No such file"):
+    with refused("absent.csv", error=SourceError):
         read_columns(tmp_path / "absent.csv")
 
 
@@ -115,7 +116,7 @@ def test_files_with_different_points_are_not_frames_of_a_flow(tmp_path: Path) ->
     for number, points in ((1, 6), (2, 5)):
         text = "x,y,u,v\n" + text_of([values[:points] for values in (X, Y, X, Y)])
         (tmp_path / f"case{number}.csv").write_text(text)
-    with pytest.raises(SourceError, match=r"case1\.csv has 6, case2\.csv 5.*on its own"):
+    with refused("case1.csv has 6", "case2.csv 5", "on its own", error=SourceError):
         table.open_recordings(tmp_path)
     assert table.open_recordings(tmp_path / "case1.csv")[0].num_frames == 1
 
@@ -157,7 +158,7 @@ def test_a_column_of_time_makes_frames(tmp_path: Path) -> None:
     expected = torch.tensor([[0.0, 0.5, 1.0], [10.0, 10.5, 11.0], [20.0, 20.5, 21.0]])
     torch.testing.assert_close(trajectory.read()[:, 0, 1], expected)
     path.write_text("t,x,y,u\n" + text_of([t[:-1], x[:-1], y[:-1], x[:-1]]))
-    with pytest.raises(SourceError, match=r"a.csv: .* 6 at time 0 and 5 at time 0.2"):
+    with refused("a.csv", "6 at time 0", "5 at time 0.2", error=SourceError):
         table.open_recordings(path)
 
 
@@ -196,7 +197,7 @@ def test_long_comsol_names_are_separated_by_one_blank(
     later, first = trajectory.read()[1, 1], trajectory.read()[0, 0]
     assert set((later - first)[first.isfinite()].round(decimals=4).tolist()) == {3.0}
     path.write_text(header.replace("(m/s)", "in m/s") + "\n" + text_of([X, Y, *columns[2:]], " "))
-    with pytest.raises(SourceError, match=r"name for each of the 8 columns.*in m/s"):
+    with refused("8 columns", "in m/s", error=SourceError):
         table.open_recordings(path)
 
 
@@ -249,7 +250,7 @@ def test_the_finite_element_flows_open(
 def test_the_published_curves_are_distinguished_from_fields() -> None:
     for path in SHARED.glob("*.dat"):
         assert table.recognise(path)
-        with pytest.raises(SourceError, match="a table of curves, no field"):
+        with refused("curves", error=SourceError):
             table.open_recordings(path)
     cavity = read_columns(SHARED / "ghia_et_al_1982_lid_driven_cavity.dat")
     assert cavity.values.shape == (17, 12) and not cavity.named

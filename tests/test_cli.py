@@ -307,7 +307,7 @@ def test_a_full_disk_leaves_nothing_behind(cavities: Path, tmp_path: Path) -> No
     with small_disk(5000):
         native = refusal("convert", cavities, out)
         other = refusal("convert", cavities, cases, "--to", "cfdbench", "--problem", "cavity")
-    assert f"{out}: cannot write: File too large; nothing was changed" in native
+    assert str(out) in native and "File too large" in native
     assert "case0000: cannot write: " in other
     assert list(tmp_path.iterdir()) == []
 

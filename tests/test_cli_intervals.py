@@ -145,7 +145,7 @@ def test_coverage_is_not_measured_on_the_flows_that_calibrated(tmp_path: Path) -
     data = data.rename(tmp_path / "renamed.h5")  # the same flows still
     result = well("evaluate", folder, "--data", data, "--out", out, "--rollout", 2, "--json")
     assert json.loads(result.stdout)["rollout_intervals"] is None
-    assert "the flows of this test calibrated the intervals" in " ".join(result.stderr.split())
+    assert "calibrated the intervals" in " ".join(result.stderr.split())
 
 
 def test_a_calibration_too_small_to_flag_does_not_report_in_distribution(

@@ -151,7 +151,7 @@ def test_units_are_converted_to_those_of_the_model(tmp_path: Path) -> None:
     written = Reader(tmp_path / "a.h5")["a"]
     assert written.spec.grid.dx == pytest.approx(0.1) and written.length_unit == "m"
     assert torch.equal(written.read()[..., valid], states[..., valid])
-    assert notes == ["a: converted to metres and seconds: length mm -> m"]
+    assert len(notes) == 1 and "length mm -> m" in notes[0]
     other = replace(
         trajectory, spec=replace(trajectory.spec, grid=replace(trajectory.spec.grid, dx=0.2))
     )

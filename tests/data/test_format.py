@@ -174,7 +174,7 @@ def test_the_target_changes_with_the_end_of_the_block(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_plain_error_and_changes_nothing(path: Path, limit: int) -> None:
     before = path.read_bytes()
     new = make_trajectory("new", frames=1000)
-    refusal = pytest.raises(OSError, match=r"flow.h5: cannot write: File too large; nothing was")
+    refusal = pytest.raises(OSError, match=r"flow.h5.*File too large")
     with small_disk(limit), refusal:
         write(path, [new])
     assert path.read_bytes() == before

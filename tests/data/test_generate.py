@@ -122,7 +122,7 @@ def test_two_processes_do_not_work_on_one_file(tmp_path: Path) -> None:
             problems.append(str(error))
 
     generate(Noise(), path, on_progress=meddle)
-    assert problems and "another process has been working on it for 0 hours" in problems[0]
+    assert problems and "0 hours" in problems[0]
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["noise.h5"]
 
 
@@ -213,7 +213,7 @@ def test_a_waiting_process_resumes_a_killed_one_with_identical_results(
     assert (tmp_path / "heat.h5.parts" / "group-000001.json").exists() and not path.exists()
     other = start()
     assert other.stderr is not None
-    assert "another process is working on these flows; waiting" in other.stderr.readline()
+    assert "another process" in other.stderr.readline()
     first.kill()
     first.communicate()
     out, _ = other.communicate(timeout=PATIENCE)

@@ -108,7 +108,7 @@ def test_openpiv_text_without_units_is_pixels_where_a_scale_is_given() -> None:
     per_second = opened(path, unit="px/s", length_unit="px", scale="0.05mm/px")[0]
     assert_velocity(per_second, columns, 7, 5e-5)
     notes = opened(path, **SCALED, dt=0.01).notes
-    assert any("27 ms is longer than the time between frames" in note for note in notes)
+    assert any("27 ms is longer" in note for note in notes)
 
 
 def test_a_scale_needs_a_delay_and_vice_versa() -> None:
@@ -141,7 +141,7 @@ def test_positions_closer_than_a_pixel_are_reported() -> None:
     close = trajectory_of(units=("mm", "mm"), length_unit="px", dx=0.3125, dy=0.25)
     _, (note,) = state(close, Hints())
     assert "only 0.3125 x 0.25 pixels apart" in note
-    with pytest.raises(SourceError, match="the unit seems to be wrong"):
+    with pytest.raises(SourceError, match="unit"):
         state(close, Hints(**SCALED))
     right = Hints(unit="m/s", length_unit="mm", override_units=True)
     flow, _ = state(close, right)

@@ -223,7 +223,7 @@ def test_a_write_that_fails_leaves_no_half_case(
         return write_bytes(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", fail_at_v)
-    with pytest.raises(OSError, match="case0000: cannot write: No space left"):
+    with pytest.raises(OSError, match="case0000.*No space left"):
         write_cfdbench(tmp_path, "tube", "prop", [flow()])
     assert list((tmp_path / "tube" / "prop").iterdir()) == []
 

@@ -64,7 +64,7 @@ def test_points_of_a_grid_are_found_in_any_order_with_nodes_missing() -> None:
     valid = torch.ones(35, dtype=torch.bool)
     valid[missing] = False
     assert torch.equal(trajectory.valid, valid.reshape(5, 7))  # type: ignore[arg-type]
-    assert notes == ("11 % of the grid's points are missing: marked invalid",)
+    assert len(notes) == 1 and "11 %" in notes[0]
 
 
 def test_an_axis_printed_with_few_digits_is_uniform() -> None:
@@ -97,7 +97,7 @@ def test_resampling_of_uneven_axes_is_exact_for_affine_fields() -> None:
     assert_affine(trajectory)
     assert trajectory.local["gridding"]["method"] == "bilinear"
     assert trajectory.local["gridding"]["error"]["u"] < 1e-6
-    assert notes[0].startswith("the spacing of x is not uniform; resampled bilinearly")
+    assert "bilinearly" in notes[0]
     sized, _ = on_uniform_grid("a", on_grid(x, Y), x, Y, shape=(9, 31))
     assert sized.spec.grid.shape == (5, 31)  # y is uniform and stays
     assert_affine(sized)

@@ -192,7 +192,7 @@ def test_a_full_disk_is_reported_and_the_old_file_stays(tmp_path: Path, suffix: 
     path = tmp_path / f"a{suffix}"
     written(path)
     before, old = left_in(tmp_path), path.read_bytes()
-    with small_disk(1000), pytest.raises(OSError, match="cannot write: .*; nothing was changed"):
+    with small_disk(1000), pytest.raises(OSError, match="cannot write"):
         with WRITERS[suffix](path, description(), overwrite=True) as writer:
             for start in range(0, 40, 10):
                 writer.append(block(start, start + 10))

@@ -41,7 +41,7 @@ def write(docs: Path) -> None:
 def _filling(parts: dict[str, Any]) -> str:
     text = """## Masked physics prediction: filling gaps
 
-A model is pretrained by masked physics prediction alone. It then fills hidden points (15 %) of
+A model is pretrained only by masked physics prediction. It then fills hidden points (15 %) of
 unseen fields. Four classical methods fill the same points: the mean of the field, a membrane
 (`laplace`), piecewise cubic interpolation and a thin plate (`biharmonic`). The table has root mean
 square errors at the hidden points over both components, in units of each component's standard
@@ -49,7 +49,7 @@ deviation in the training data. Smaller is better. *Ratio* is the error of the m
 the best interpolation.
 
 The reconstruction starts from POD modes of the training fields (`model.options.fill_modes`), and
-the transformer corrects it. `modes` is this start alone (gappy POD); it learns from the same
+the transformer corrects it. `modes` is only this start (gappy POD); it learns from the same
 fields as the model and does not count as interpolation. The difference between the first two
 columns is what the transformer adds. For a simulated measurement the true flow is known. The
 measurement itself has noise that neighbouring vectors share, which interpolation at single points

@@ -97,7 +97,7 @@ def warn(note: Note | str) -> None:
 
 @contextlib.contextmanager
 def collecting(into: Notes | None = None) -> Iterator[Notes]:
-    """Collect the notes that ``warn`` delivers inside the block, in this thread alone."""
+    """Collect the notes that ``warn`` delivers inside the block, in this thread only."""
     notes = Notes() if into is None else into
     token = _collected.set(notes)
     try:

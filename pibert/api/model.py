@@ -153,7 +153,7 @@ class Model(Predictor):
         folder = self.saved_in("evaluate")
         if flow is None and not (folder / "config.json").exists():
             raise ValueError(
-                f"{folder}: expected a run, which has a test split, found a model alone; give "
+                f"{folder}: expected a run, which has a test split, found only a model; give "
                 "flows to score it on: model.evaluate(flow)"
             )
         plan = RolloutPlan(steps=rollout, free_run=free_run)

@@ -38,7 +38,7 @@ def train(
     no_rollout_training: Annotated[
         bool,
         option(
-            "Train on single frames alone, without the last stage on rollouts; as --set "
+            "Train only on single frames, without the last stage on rollouts; as --set "
             "rollout_training=none.",
             "--no-rollout-training",
         ),

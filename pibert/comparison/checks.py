@@ -95,7 +95,7 @@ def refuse_other_training(folder: Path, data: DataConfig, flows: Flows) -> None:
         why = f", because it started from {start!r} and keeps its statistics" if start else ""
         raise ValueError(
             f"{folder}: its fields are not standardised by the training split{why}: errors in "
-            "standardised units are not comparable; take a run trained on these data alone"
+            "standardised units are not comparable; take a run trained only on these data"
         )
     while (start := provenance["experiment"].get("start")) is not None:
         folder = _start_folder(folder, start)

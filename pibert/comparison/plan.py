@@ -77,7 +77,7 @@ class Tuning:
                 raise ValueError(f"expected one or more different {name}, found {list(values)}")
 
     def settings(self, optimizer: OptimizerName | None = None) -> tuple[Setting, ...]:
-        """Return the settings to try; a model with its own optimiser tries that one alone."""
+        """Return the settings to try; a model with its own optimiser tries only that one."""
         names = self.optimizers if optimizer is None else (optimizer,)
         return tuple(Setting(name, rate) for name in names for rate in self.learning_rates)
 

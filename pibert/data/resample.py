@@ -145,7 +145,7 @@ class Resizer:
     def resize(
         self, fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"] | None = None
     ) -> Float[Tensor, "t c y2 x2"]:
-        """Return fields on the new grid, from known points alone."""
+        """Return fields on the new grid, from known points only."""
         if known is None or bool(known.all()):
             return self._apply("exact", fields)
         # Channel by channel: around gaps a large field takes many times its memory.

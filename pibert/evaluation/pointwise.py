@@ -137,7 +137,7 @@ def _sums(fields: list[Tensor], known: Bool[Tensor, "t y x"], shift: float) -> F
 
 
 def _spread(squares: Tensor, total: Tensor, count: Tensor) -> Tensor:
-    """Sum of squares about the mean; zero where it is rounding alone."""
+    """Sum of squares about the mean; zero where it is only rounding."""
     spread = squares - total.square() / count
     return torch.where(spread > LEAST_SPREAD * squares, spread, 0.0)
 

@@ -116,7 +116,7 @@ def save_scores(folder: Path, scores: Scores) -> None:
 
 
 def save_card(folder: Path, card: Mapping[str, Any]) -> None:
-    """Write the card alone."""
+    """Write only the card."""
     text = json.dumps({**card, "format": FORMAT}, indent=1) + "\n"
     replace_file(folder / f"{NAME}.json", text.encode())
 

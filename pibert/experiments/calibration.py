@@ -60,7 +60,7 @@ def calibrate_run(
         if experiment_of(Path(member))[0].data != data:  # it may have seen our calibration split
             raise ValueError(
                 f"{member}: expected a run on the same [data], found another; run the experiment "
-                "again with another seed alone: --set seed=1"
+                "again and change only the seed: --set seed=1"
             )
     flows = flows or flows_of_run(folder)
     subset = _unseen_subset(flows, folder, data.split)

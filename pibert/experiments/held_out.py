@@ -60,7 +60,7 @@ def flows_to_score(
             "these flows belong to the data set that the model was trained on (the same "
             f"{what}): it may have seen them"
         )
-        remedy = "without --data a run is scored on its test split alone"
+        remedy = "without --data a run is scored only on its test split"
         warn(Note("training-data", text, remedy))
     for trajectory in flows.trajectories:
         if sizes := trajectory.local.get("resize"):

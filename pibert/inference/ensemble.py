@@ -30,7 +30,7 @@ class Ensemble(Predictor):
             if differing := [what for what in mine if mine[what] != theirs[what]]:
                 raise ValueError(
                     f"expected members of one experiment, found another {differing[0]} in member "
-                    f"{number}; run it again with another seed alone"
+                    f"{number}; run it again and change only the seed"
                 )
         if len({member.weights_sha256 for member in self.members}) < len(self.members):
             raise ValueError("expected members that differ, found the same weights twice")

@@ -326,7 +326,7 @@ def _far_parameter(parameter: Parameter, z: Float[Tensor, " b"]) -> Iterator[Not
         ends = torch.tensor((lowest - few, highest + few), dtype=torch.float64)
         low, high = parameter.standardise(ends).tolist()
         low, high = low - MARGIN * (high - low), high + MARGIN * (high - low)
-        seen = f"{lowest:.5g} to {highest:.5g}" if highest > lowest else f"{lowest:.5g} alone"
+        seen = f"{lowest:.5g} to {highest:.5g}" if highest > lowest else f"only {lowest:.5g}"
         where = f"outside the training range, {seen}"
     elif (parameter.mean, parameter.std) == (0.0, 1.0):
         return  # never fitted: nothing is known of the training

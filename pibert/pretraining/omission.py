@@ -44,7 +44,7 @@ class OmittedTerms:
         self.spec, self.normalizer = spec, normalizer
         has_steps = history > 1 and spec.dt is not None
         self.single = not has_steps and self.family.required_frames(spec.channels) == 1
-        """Whether the last frame alone is changed, by a given amount."""
+        """Whether only the last frame is changed, by a given amount."""
         if spec.dt is None and not self.single:
             raise ValueError("the time step is not known")
         table = torch.zeros(1, PARAMETER_WIDTH) if parameter_table is None else parameter_table

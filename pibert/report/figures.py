@@ -40,7 +40,7 @@ _ONE_SIDED = 0.25
 
 
 def with_unit(name: str, unit: str | None) -> str:
-    """``u [m/s]``; the name alone without a unit."""
+    """``u [m/s]``; only the name without a unit."""
     return name if unit in (None, "", "1") else f"{name} [{unit}]"
 
 

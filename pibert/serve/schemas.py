@@ -374,7 +374,7 @@ def _prediction(route: str, summary: str, model: Any, **content: Description) ->
     body = whole | {"properties": arrays | arguments, "required": required}
     texts = arguments | {"parameters": {"type": "string"}}
     query = [
-        {"name": name, "in": "query", "description": "With an npy body alone.", "schema": schema}
+        {"name": name, "in": "query", "description": "Only with an npy body.", "schema": schema}
         for name, schema in texts.items()
     ]
     kinds = {JSON: {"schema": body, "example": example}, NPY: _BINARY, SAFETENSORS: _BINARY}

@@ -198,7 +198,7 @@ def persistence(
 
 
 def divergence(prediction: State, scales: LossScales, known: Known | None = None) -> Scalar:
-    """Mean squared divergence of the predicted velocity, for incompressible flow alone."""
+    """Mean squared divergence of the predicted velocity, only for incompressible flow."""
     scales.refuse_divergence("the divergence loss")
     u, v = scales.velocity(prediction)
     grid = scales.unit_grid

@@ -73,7 +73,7 @@ class RolloutConfig:
     steps: Count = 1
     """Calls of the model, each on the predictions of those before."""
     mode: Mode = "full"
-    """Whether gradients flow through all calls or through the last alone."""
+    """Whether gradients flow through all calls or only through the last."""
     noise: NonNegative = 0.0
     """Standard deviation of the noise on known input points, in standardised units."""
     first: Count = 1

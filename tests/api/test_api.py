@@ -379,7 +379,7 @@ def test_gradients_pass_through_step_and_a_loader_trains_a_bare_module(
 def test_a_model_alone_is_scored_on_given_flows(trained: pibert.Model, tmp_path: Path) -> None:
     trained.save("kept")
     model = pibert.load("kept")
-    with refused("found a model alone", "model.evaluate(flow)"):
+    with refused("found only a model", "model.evaluate(flow)"):
         model.evaluate()
     scores = model.evaluate(waves(10, name="other"), out="scores")
     assert scores.card["data"]["test_frames"] == 9 and (tmp_path / "scores/scores.json").exists()

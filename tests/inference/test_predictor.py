@@ -51,7 +51,7 @@ SPREAD = Parameter(name="Re", scaling="log", mean=3.0, std=0.5)
     [
         # A tenth of the range in log10 beyond its ends: 1489 and 14507.
         (RANGED, {100.0: "1800 to 12000", 14600.0: "outside"}, (1500.0, 14500.0, math.nan)),
-        (CONSTANT, {2e-5: "1e-05 alone"}, (1.0000001e-5,)),
+        (CONSTANT, {2e-5: "only 1e-05"}, (1.0000001e-5,)),
         (SPREAD, {10.0: "4.0 standard deviations"}, (40.0,)),  # no range was recorded
         (Parameter(name="Re"), {}, (100.0,)),  # nothing is known of its training
     ],

@@ -349,7 +349,7 @@ def _read_mask(storage: Storage, name: str, key: str, frames: slice) -> Tensor:
 def _to_mask(values: np.ndarray, storage: Storage, name: str, key: str) -> Tensor:
     if values.max(initial=0) > 1:
         raise FormatError(
-            f"{storage.path}: trajectory {name!r}: {key!r} must contain 0 and 1 alone, found "
+            f"{storage.path}: trajectory {name!r}: {key!r} may contain only 0 and 1, found "
             f"{values.max()}; {REWRITE}"
         )
     return torch.from_numpy(values).to(torch.bool)

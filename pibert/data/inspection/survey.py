@@ -334,7 +334,7 @@ class Survey:
     """Points whose velocity is exactly 0 in all frames read, in regions that touch moving fluid;
     of the trajectory that has most of them."""
     zeros_varying: float
-    """Share of the known vectors that are exactly 0 in some frames alone, likewise."""
+    """Share of the known vectors that are exactly 0 only in some frames, likewise."""
     repeated: int
     """Pairs of identical neighbouring frames."""
     pairs: int

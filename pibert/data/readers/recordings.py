@@ -62,7 +62,7 @@ def read_sides(stated: str | Mapping[str, str]) -> dict[str, str]:
         periodic = [side for side in (a, b) if sides.get(side) == Boundary.PERIODIC]
         if len(periodic) == 1:
             raise ValueError(
-                f"sides: {a} and {b} must both be periodic or neither, found {periodic[0]} alone"
+                f"sides: {a} and {b} must both be periodic or neither, found only {periodic[0]}"
             )
     return sides
 

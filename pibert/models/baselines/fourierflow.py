@@ -127,7 +127,7 @@ class FourierFlow(Stepper):
         )
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
-        """Train the auto-encoder alone in pretraining, and all else in training."""
+        """Train only the auto-encoder in pretraining, and all else in training."""
         pretrains = stage == "pretrain"
         if pretrains and self.autoencoder is None:
             raise ValueError(

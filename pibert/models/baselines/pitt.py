@@ -91,7 +91,7 @@ class PITTConfig(BaselineConfig):
     tokens: int = 64
     """Words of the text, and slots of the increment."""
     updates: int = 3
-    """L; 0: the base operator alone."""
+    """L; 0: only the base operator."""
     patch: int = 8
     slot_width: int = 88
     """Hidden width of the MLP across slots."""

@@ -28,7 +28,7 @@ from pibert.physics.grid import Grid
 from pibert.physics.stepping import ORDER, step, step_in_box
 
 REACTION_STEPS = 24
-"""Sub-steps of a reaction, which is stiff in time alone."""
+"""Sub-steps of a reaction, which is stiff only in time."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from pibert.data.readers.openfoam.storage import Storage, parsing
 from pibert.data.readers.recordings import SourceError
 
 SLIP = ("slip", "symmetry", "symmetryPlane", "basicSymmetry")
-"""Conditions, and types of patches, that remove the normal velocity alone."""
+"""Conditions, and types of patches, that remove only the normal velocity."""
 _WIDTHS = {"volScalarField": 1, "volVectorField": 3}
 # By the powers of kg, m, s and K.
 _UNITS: dict[tuple[float, ...], str] = {

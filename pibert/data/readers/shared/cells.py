@@ -253,7 +253,7 @@ class CellSampler:
 
 
 def _spread_edges(mesh: CellMesh, from_cells: _Spread) -> _Spread:
-    """Return weights from cells and boundary edges to points; boundary points use edges alone."""
+    """Return weights from cells and boundary edges to points; boundary points use only edges."""
     assert mesh.edges is not None
     point, edge = mesh.edges.reshape(-1), np.repeat(np.arange(len(mesh.edges)), 2)
     weight = _inverse_distance(mesh, point, mesh.points[mesh.edges].mean(1)[edge])

@@ -110,7 +110,7 @@ def free_runs(data: DatasetResults) -> Table | None:
         f"{facts['flows']} test flows. Frames then differ from the true ones, but a good model "
         "keeps the statistics. Errors: 0 is perfect. Kinetic energy of the fluctuations: predicted "
         "over true, 1 is perfect, bold is nearest to 1. Last row: how far two stretches of the "
-        "true flow differ, each as long as a run; an error of that size cannot be told from none. "
+        "true flow differ, each as long as a run; an error of that size is no different from zero. "
         "Survival: frames before a run leaves the range of the flow. Diverged: share of the runs "
         "that do; the statistics of such a model are infinitely wrong (∞). Intervals (95 %): "
         f"{facts['intervals']}. {marks(data)}"

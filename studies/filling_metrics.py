@@ -155,7 +155,7 @@ def fill_hidden(
     answer = cast(Any, model.eval()).reconstruct(seen, batch.parameters, left)
     model.train(was_training)
     answers = {MODEL: answer}
-    modes = getattr(model, "modes", None)
+    modes = getattr(model, "pod_modes", None)
     if modes is not None:
         answers[MODES] = torch.where(left[:, None], seen, modes(seen, left))
     return answers | {name: fill(seen, left, spec.grid) for name, fill in methods.items()}

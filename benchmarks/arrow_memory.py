@@ -5,7 +5,7 @@ float32, 0.39 GB) into a temporary folder. Then fresh processes read a window of
 v: through the package, and by decoding the row to Python objects, as a loader that takes rows does.
 Each reads a small row first, so that code and libraries are in memory; then the growth counts. The
 peak is the kernel's VmHWM, reset before the read. At its end the anonymous part (allocated) and the
-file part (pages of the memory map, which the kernel may take back) are told apart.
+file part (pages of the memory map, which the kernel may take back) are listed separately.
 
     python benchmarks/arrow_memory.py [--frames 3990]
 """

@@ -1,11 +1,11 @@
 """Run the studies of pretraining and write docs/pretraining.md.
 
 python -m studies                          # for a GPU: some 15 minutes on an H200
-python -m studies --only wakes jet         # some parts; the page keeps the others as they were
-python -m studies --quick --out page   # tiny, minutes on a CPU: does it run?
+python -m studies --only wakes jet         # some studies; the page keeps the results of the others
+python -m studies --quick --out page       # tiny, minutes on a CPU: does it run?
 
-Parts: wakes, jet (filling), consistency, labels, schedule. The jet recording is not ours to hand
-out; give your copy with --jet FILE.
+Studies: wakes, jet (filling), consistency, labels, schedule. We may not distribute the jet
+recording; give your copy with --jet FILE.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from studies import consistency, filling, labels, page, schedule
 from studies.progress import Lines
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-PARTS = ("wakes", "jet", "consistency", "labels", "schedule")
+STUDIES = ("wakes", "jet", "consistency", "labels", "schedule")
 QUICK = (
     "pretraining.epochs=1",
     "training.epochs=1",
@@ -33,7 +33,7 @@ QUICK = (
     "model.options.depth=1",
     "hardware.precision=float32",
 )
-"""Changes that make a part small enough to see whether it runs."""
+"""Changes that make a study small enough to see whether it runs."""
 
 
 def main() -> None:
@@ -42,10 +42,10 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("docs"))
     parser.add_argument("--runs", type=Path, default=Path("outputs/studies"))
-    parser.add_argument("--only", nargs="*", choices=PARTS, help="some parts")
+    parser.add_argument("--only", nargs="*", choices=STUDIES, help="some of the studies")
     parser.add_argument("--jet", default="data/jet_piv_train.npz", help="the jet recording (npz)")
     parser.add_argument(
-        "--judge", action="store_true", help="wakes, jet: judge the models in --runs, do not train"
+        "--score", action="store_true", help="wakes, jet: score the models in --runs, do not train"
     )
     parser.add_argument("--quick", action="store_true", help="tiny")
     options = parser.parse_args()
@@ -54,22 +54,22 @@ def main() -> None:
     folder = options.out / "pretraining"
     folder.mkdir(parents=True, exist_ok=True)
     reporter = Lines()
-    for part in options.only or PARTS:
+    for study in options.only or STUDIES:
         start = time.perf_counter()
-        result = _measure(part, options, reporter)
+        result = _measure(study, options, reporter)
         result["seconds"] = time.perf_counter() - start
         result["measured"] = _circumstances()
-        (folder / f"{part}.json").write_text(json.dumps(result, indent=1) + "\n")
-        for picture in (options.runs / part).glob("*.png"):
-            (folder / f"{part}-{picture.name}").write_bytes(picture.read_bytes())
+        (folder / f"{study}.json").write_text(json.dumps(result, indent=1) + "\n")
+        for picture in (options.runs / study).glob("*.png"):
+            (folder / f"{study}-{picture.name}").write_bytes(picture.read_bytes())
         page.write(options.out)
-        reporter.say(f"{part}: {result['seconds']:.0f} s")
+        reporter.say(f"{study}: {result['seconds']:.0f} s")
 
 
-def _measure(part: str, options: Any, reporter: Lines) -> dict[str, Any]:
-    out: Path = options.runs / part
+def _measure(study: str, options: Any, reporter: Lines) -> dict[str, Any]:
+    out: Path = options.runs / study
     quick: bool = options.quick
-    filled: dict[str, Any] = {"train": not options.judge, "most": 4 if quick else filling.MOST}
+    filled: dict[str, Any] = {"train": not options.score, "most": 4 if quick else filling.MOST}
     make: dict[str, Callable[[], dict[str, Any]]] = {
         "wakes": lambda: filling.measure(_experiment("wakes-piv", quick), out, reporter, **filled),
         "jet": lambda: filling.measure(
@@ -87,7 +87,7 @@ def _measure(part: str, options: Any, reporter: Lines) -> dict[str, Any]:
         ),
         "schedule": lambda: schedule.measure(_experiment("wakes-base", quick), out, reporter),
     }
-    return make[part]()
+    return make[study]()
 
 
 def _experiment(name: str, quick: bool, *changes: str) -> Experiment:

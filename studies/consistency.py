@@ -1,4 +1,4 @@
-"""Equation consistency prediction: how each kind of negative is told on unseen trajectories."""
+"""Equation consistency prediction: detection of every kind of negative on unseen trajectories."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -2,19 +2,18 @@
 
 For every kind of negative and every amplitude: the area under the ROC curve (AUC) of the model's
 validity logit, its accuracy at logit zero, and for comparison the AUC of linear probes that see
-nothing but simple statistics of the window. A kind that a probe tells apart can be told apart
-without any notion of the equation.
+only simple statistics of the window. A kind that a probe detects can be detected without any notion
+of the equation.
 
 The statistics are mean, variance and logarithmic radial spectrum of every channel. One probe sees
-them pooled over the frames, another those of each frame apart. Shuffled windows are matched as sets
-of frames, so the first can not tell them by construction; where a flow decays or grows the second
-does, since the order shows in the statistics of single frames. Windows with wrong parameters hold
-the same fields, of which a probe would say nothing.
+them pooled over the frames, another sees those of each frame. Shuffled windows have the same set of
+frames, so the first probe cannot detect them. The second can if the flow decays or grows, because
+the order then shows in the statistics of single frames. Windows with wrong parameters have the same
+fields, so there is no probe for them.
 
-A probe is a linear discriminant with a ridge, fitted on every second trajectory and judged on the
-others, and the other way round; the mean of both AUCs counts. A direction that does not carry over
-to other trajectories is no detection, so one AUC may make up for the other: 0.9 and 0.1 are 0.5.
-``probe_aucs`` has them apart.
+A probe is a linear discriminant with a ridge, fitted on every second trajectory and scored on the
+others, and vice versa; the mean of both AUCs counts. A direction that does not carry over to other
+trajectories detects nothing, so 0.9 and 0.1 average to 0.5. ``probe_aucs`` returns both.
 """
 
 from collections.abc import Sequence
@@ -35,8 +34,8 @@ SPECTRUM_FLOOR = 1e-8
 RIDGE = 1e-3
 """Of the probe, in units of each statistic's variance."""
 LEAST_SPREAD = 1e-4
-"""Of a statistic of standardised fields; one that varies less, as the mean of a field that has
-none, shows rounding alone."""
+"""Of a statistic of standardised fields; one that varies less is only rounding, such as the mean of
+a field without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,8 @@ class ConsistencyRecord:
     accuracy: float
     """Share of all windows, valid and invalid, on the right side of logit zero."""
     probe_auc: float | None
-    """Of statistics of all frames together; None for wrong parameters, of which the fields are the
-    same, and where one window is too few to fit and judge a probe."""
+    """Of statistics of all frames together; None for wrong parameters, which leave the fields as
+    they are, and for a single window, which cannot both fit and score a probe."""
     frame_probe_auc: float | None
     """Of statistics of every frame; None also where a window is a single frame."""
     n: int
@@ -129,14 +128,14 @@ def probe_auc(
 def probe_aucs(
     valid: Float[Tensor, "n k"], invalid: Float[Tensor, "n k"], groups: Int[Tensor, " n"]
 ) -> tuple[float, ...]:
-    """Two AUCs of a linear discriminant, on other groups than it was fitted on; none of one window.
+    """Two AUCs of a linear discriminant, on groups that did not fit it; none for a single window.
 
     Args:
         valid: Statistics of valid windows.
         invalid: Those of the negative made of each.
         groups: Which windows belong together (their trajectory). Every second group goes to the
-            other half, by which both halves span what the groups may be ordered by; each half is
-            judged by the probe that the other gave. A single group is parted in the middle.
+            second half, so both halves span the order of the groups. Each half is scored by the
+            probe that the other one fitted. A single group is split in the middle.
     """
     order, place = groups.unique(return_inverse=True)
     second = place % 2 == 1
@@ -147,9 +146,9 @@ def probe_aucs(
     found = []
     for fitted in (second, ~second):
         direction = _discriminant(valid[fitted], invalid[fitted])
-        judged = torch.cat((valid[~fitted], invalid[~fitted])).double() @ direction
-        labels = torch.arange(len(judged), device=judged.device) < len(judged) // 2
-        found.append(auc(judged, labels))
+        scores = torch.cat((valid[~fitted], invalid[~fitted])).double() @ direction
+        labels = torch.arange(len(scores), device=scores.device) < len(scores) // 2
+        found.append(auc(scores, labels))
     return tuple(found)
 
 
@@ -179,12 +178,12 @@ def score_consistency(
     """A record for every kind of negative, and amplitude where the kind has one.
 
     Args:
-        model: With ``consistency``; it is judged in evaluation mode and left as it was.
+        model: With ``consistency``; scored in evaluation mode and left as it was.
         samples: Windows that the model was not trained on.
         negatives: What makes the invalid windows.
-        amplitudes: Relative changes to judge at.
+        amplitudes: Relative changes.
         batch_size: Windows per call of the model.
-        most: Judge this many windows, evenly spread over all; None: all.
+        most: Score this many windows, evenly spread over all; None: all.
         device: Where the model is; that of its first parameter if not given.
     """
     count = len(samples) if most is None else min(most, len(samples))
@@ -196,7 +195,7 @@ def score_consistency(
         for amplitude in (amplitudes if negatives.has_amplitude(kind) else (None,))
     ]
     where = device or next(model.parameters()).device
-    judged: Any = model
+    scored: Any = model
     logits: dict[object, list[Tensor]] = {case: [] for case in (None, *cases)}
     features: dict[object, list[tuple[Tensor, ...]]] = {case: [] for case in (None, *cases)}
     with evaluation_mode(model):
@@ -206,7 +205,7 @@ def score_consistency(
                 x, parameters = batch.x, batch.parameters
                 if case is not None:
                     x, parameters = negatives.make(case[0], batch, model, case[1])
-                logits[case].append(judged.consistency(x, parameters, batch.mask).float().cpu())
+                logits[case].append(scored.consistency(x, parameters, batch.mask).float().cpu())
                 features[case].append(_features(x, batch.mask, negatives))
     valid, seen = torch.cat(logits[None]), _joined(features[None])
     return [

@@ -114,7 +114,7 @@ def filling_errors(
     truth: Float[Tensor, "b hc y x"] | None = None,
     methods: Mapping[str, Filling] = FILLINGS,
 ) -> dict[str, FillingError]:
-    """Hide the same points from a model and from classical methods, and compare what they put in.
+    """Hide the same points from a model and from classical methods, and compare how they fill them.
 
     Args:
         model: Has ``reconstruct``; the hidden points are unknown to it.
@@ -147,7 +147,7 @@ def fill_hidden(
 ) -> dict[str, Float[Tensor, "b hc y x"]]:
     """Fill the hidden points with the model and with each classical method.
 
-    Where the model starts from modes of its training fields, they are judged by themselves too.
+    If the model starts from POD modes of its training fields, these are also scored on their own.
     """
     left = batch.mask & ~hidden
     seen = torch.where(left[:, None], batch.x, 0.0)

@@ -78,14 +78,14 @@ def main() -> None:
         settings = CalibrationSettings(difficulty=name, leads=LEADS, starts=STARTS)
         members = folders[1:] if name == "ensemble" else []
         found = calibrate_run(folders[0], settings, members=members, flows=flows)
-        judged = {name: found}
+        calibrations = {name: found}
         if name == MAIN:
-            judged[f"{name}, windows"] = replace(found, units="windows")
+            calibrations[f"{name}, windows"] = replace(found, units="windows")
             model = load(folders[0])
             others = _other_flows(model, flows, experiment)
             results["detection"] = score_warning(model, found, flows, others)
         made = make_forecasts(_predictor(folders, found), flows, LEADS)
-        for title, one in judged.items():
+        for title, one in calibrations.items():
             results["coverage"][title] = score_intervals(made, one, flows)
             reporter.say(f"{title}: {results['coverage'][title]['marginal']}")
     options.out.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from pibert.data.dataset import Samples, Window
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.run import run
-from pibert.experiments.run_folder import read_record
+from pibert.experiments.run_folder import read_config
 from pibert.inference import load
 from pibert.pretraining.masks import Masking, choose
 from pibert.report.figures import write_figure
@@ -74,7 +74,7 @@ def measure(
         "units": list(predictor.spec.units),
         "fields": min(most, len(samples)),
         "metrics": predictor.card["metrics"],
-        "trained_on": read_record(folder / "config.json")["hardware"]["name"],
+        "trained_on": read_config(folder / "config.json")["hardware"]["name"],
         "rows": rows,
     }
 

@@ -83,7 +83,7 @@ def read_experiment(path: Path | None, settings: list[str]) -> "Experiment":
     """Return the experiment of a TOML file or run, or the default one, with changed settings."""
     from pibert.config import overridden, parse, with_overrides
     from pibert.experiments import Experiment, load_experiment
-    from pibert.experiments.run_folder import read_record
+    from pibert.experiments.run_folder import read_config
 
     if path is None:
         # The source of the data has no default; the smallest case stands for it.
@@ -91,8 +91,8 @@ def read_experiment(path: Path | None, settings: list[str]) -> "Experiment":
         data = {} if stated else {"data": {"case": "cylinder"}}
         return parse(Experiment, overridden(data, settings))
     if path.is_dir() or path.suffix == ".json":
-        record = path / "config.json" if path.is_dir() else path
-        return with_overrides(parse(Experiment, read_record(record)["experiment"]), settings)
+        stored = path / "config.json" if path.is_dir() else path
+        return with_overrides(parse(Experiment, read_config(stored)["experiment"]), settings)
     return load_experiment(path, tuple(settings))
 
 

@@ -35,10 +35,10 @@ from pibert.experiments.run_folder import (
     experiment_of,
     first_does,
     only_one,
-    read_record,
-    record,
+    read_config,
     refuse_other,
     versions,
+    write_config,
 )
 from pibert.experiments.summary import (
     describe_stage,
@@ -132,7 +132,7 @@ def _run_stages(
             reporter.say(f"the stage on rollouts is left out: {error}")
 
     def begin(setup: Setup, folder: Path, stage: Stage) -> None:
-        first_does(fabric, lambda: record(experiment, setup.facts, folder, stage, fabric))
+        first_does(fabric, lambda: write_config(experiment, setup.facts, folder, stage, fabric))
 
     def announce(stages: Mapping[Part, Setup]) -> None:
         if fabric.is_global_zero:
@@ -178,7 +178,7 @@ def resume(out: Path | str, *, reporter: Reporter | None = None) -> Finished:
         )
     experiment, started_in = experiment_of(out)
     with contextlib.chdir(started_in):
-        return run(experiment, out, stage=read_record(path)["stage"], reporter=reporter)
+        return run(experiment, out, stage=read_config(path)["stage"], reporter=reporter)
 
 
 def _flows_of_all(experiment: Experiment, fabric: Any, reporter: Reporter) -> Flows:

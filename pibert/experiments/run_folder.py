@@ -56,7 +56,7 @@ def refuse_other(experiment: Experiment, out: Path, stage: Stage) -> None:
         if begun and not any((out / n / "config.json").exists() for n in (PRETRAINING, TRAINING)):
             raise FileExistsError(f"{out} is not empty and is not a run folder; choose another")
         return
-    stored = read_record(path)
+    stored = read_config(path)
     # Settings that are new since it was stored have their defaults.
     known = config.parse(Experiment, stored["experiment"], str(path))
     former = {"experiment": config.as_plain(known), "stage": stored["stage"]}
@@ -67,7 +67,7 @@ def refuse_other(experiment: Experiment, out: Path, stage: Stage) -> None:
         )
 
 
-def record(
+def write_config(
     experiment: Experiment, facts: Mapping[str, Any], out: Path, stage: Stage, fabric: Any
 ) -> None:
     """Write config.json, or refuse a folder that has another one.
@@ -78,7 +78,7 @@ def record(
     path = out / "config.json"
     refuse_other(experiment, out, stage)
     if path.exists():
-        stored = read_record(path)
+        stored = read_config(path)
         former = {key: stored.get(key, value) for key, value in facts.items()}
         if different := _differences(former, dict(facts)):
             raise ValueError(
@@ -113,7 +113,7 @@ def _differences(former: dict[str, Any], asked: dict[str, Any]) -> str:
     )
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """Return the content of a config.json."""
     try:
         content = read_json(path)
@@ -140,7 +140,7 @@ def experiment_of(folder: Path) -> tuple[Experiment, Path]:
             f"{folder}: expected a run folder with config.json, which records the split of its "
             "flows, found none; any model can be used on flows that it has not seen: --data FILE"
         )
-    recorded = read_record(path)
+    recorded = read_config(path)
     started_in = Path(recorded.get("directory", "."))
     experiment = config.parse(Experiment, recorded["experiment"], str(path))
     return experiment, started_in if started_in.is_dir() else Path()
@@ -203,7 +203,7 @@ def unfinished(folder: Path) -> str | None:
     """Return a note if a run was stopped or is still training."""
     if not all((folder / name).is_file() for name in ("config.json", FILE)):
         return None  # not a run, or one of a model fitted in closed form
-    schedule = read_record(folder / "config.json").get("schedule") or {}
+    schedule = read_config(folder / "config.json").get("schedule") or {}
     log = read_log(folder / FILE)
     lines = [line for line in log if line.get("kind") == "epoch"]
     epochs = _count(schedule, "epochs")

@@ -16,7 +16,7 @@ from pibert.data.format import write
 from pibert.data.normalize import fit_normalizer
 from pibert.experiments import Experiment, load_experiment, resume, run
 from pibert.experiments.flows import prepare
-from pibert.experiments.run_folder import only_one, read_record, unfinished
+from pibert.experiments.run_folder import only_one, read_config, unfinished
 from pibert.fields import Parameter, Trajectory
 from pibert.inference import save_model
 from pibert.notes import InputWarning
@@ -309,4 +309,4 @@ def test_a_file_that_is_not_the_config_of_a_run_is_refused(tmp_path: Path, conte
     path = tmp_path / "config.json"
     path.write_text(content)
     with refused("config.json"):
-        read_record(path)
+        read_config(path)

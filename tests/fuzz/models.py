@@ -14,7 +14,7 @@ from safetensors.torch import save
 from pibert.config import as_plain, parse
 from pibert.data.dataset import Window
 from pibert.experiments.experiment import DataConfig, Experiment, Pretraining
-from pibert.experiments.run_folder import read_record, unfinished
+from pibert.experiments.run_folder import read_config, unfinished
 from pibert.files import read_safetensors
 from pibert.inference import CalibrationSettings, Predictor, calibrate, load, save_calibration
 from pibert.inference.calibration_file import SHEET, TENSORS, read_calibration
@@ -222,7 +222,7 @@ def run_changed(rng: Rng, good: Good) -> None:
     else:
         (good.folder / "log.jsonl").write_bytes(mutate(good.log, rng))
         read_epochs(good.folder / "log.jsonl")
-    recorded = read_record(good.folder / "config.json")
+    recorded = read_config(good.folder / "config.json")
     parse(Experiment, recorded["experiment"])
     unfinished(good.folder)
 

@@ -51,7 +51,7 @@ FORMER_NAMES = "FORMER_NAMES"
 NO_EFFECT = {"no_effect": True}
 """Metadata of a field that does not change the result, and may differ when a run is resumed."""
 ADDED = {"added": True}
-"""Metadata of a field that earlier versions lack: runs of theirs had its default."""
+"""Metadata of a field that earlier versions lack: their runs used its default."""
 
 
 class WrongSetting(ValueError):

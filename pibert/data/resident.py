@@ -17,7 +17,7 @@ from pibert.fields import Batch
 
 
 class ResidentLoader:
-    """Batches in the given order, as of ``make_loader``, from samples held on a device."""
+    """Batches in the given order, as from ``make_loader``, from samples held on a device."""
 
     def __init__(
         self, samples: Samples, order: BatchOrder, device: torch.device | str = "cpu"

@@ -172,7 +172,7 @@ class Horizons:
       the mean is a lower bound where stable_to_end is not 0;
     - stable_to_end: share of such starts;
     - correlation_time: of the truth, mean over starts, for comparison;
-    - correlated_horizon: frames until the correlation of a start (as of ``LeadTimes``) first falls
+    - correlated_horizon: frames until the correlation of a start (as in ``LeadTimes``) first falls
       below 0.5, or until it diverges; mean over starts, as above;
     - rel_l2: |q - y| / |y| over all frames of a rollout, mean over starts; the measure of
       the FNO paper's Navier-Stokes benchmark;

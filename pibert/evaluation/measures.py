@@ -72,7 +72,7 @@ def window_measures(spec: FieldSpec, frames: int, mean: Tensor | None = None) ->
     """The measures of a whole rollout with this number of frames, in physical units, by name.
 
     Diagnostics of the PDE family, and the metrics of RealPDEBench: as published with 20 frames from
-    20, and on the grid of the competition its scores. ``mean`` is as of ``measures_by_space``.
+    20, and on the grid of the competition its scores. ``mean`` is as for ``measures_by_space``.
     """
     measures: list[Measure] = []
     if spec.family is not None and find_family(spec.family).diagnostic_names:
@@ -89,8 +89,8 @@ class FamilyDiagnostics(Measure):
     """The diagnostics of a PDE family (``Family.diagnostics``), means over whole rollouts.
 
     Conservation, positivity, dispersion ...: zero is best, but data on a coarse grid may not be at
-    zero themselves, so theirs stand beside. They need complete fields: of a flow with unknown
-    points there are none.
+    zero themselves, so their values are given too. They need complete fields: a flow with unknown
+    points has none.
     """
 
     name: ClassVar[str] = "family"
@@ -159,7 +159,7 @@ def frame_measures(
     has_body: bool,
     length_unit: str | None = None,
 ) -> tuple[Measure, ...]:
-    """The measures of single frames in physical units; arguments as of ``measures_by_space``."""
+    """The measures of single frames in physical units; arguments as for ``measures_by_space``."""
     measures = _any_fields(spec, normalizer, has_body)
     if spec.velocity is None:
         return measures

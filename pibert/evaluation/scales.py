@@ -223,7 +223,7 @@ def _window(shape: tuple[int, int], periodic_y: bool, periodic_x: bool) -> Float
 def _rings(ny: int, nx: int, dy: float, dx: float) -> tuple[Int[Tensor, " m"], Tensor]:
     """The ring of every mode of a half spectrum, 0 for the mean, K + 1 beyond; and their weights.
 
-    Modes that stand for their mirror image too weigh double.
+    Modes that also stand for their mirror image count double.
     """
     length = max(ny * dy, nx * dx)
     ky = torch.fft.fftfreq(ny, dy, dtype=torch.float64)[:, None] * length

@@ -294,7 +294,7 @@ def _loss_scales(experiment: Experiment, flows: Flows) -> LossScales:
 def _step_objective(
     experiment: Experiment, model: Any, scales: LossScales, rollout: RolloutConfig, steps: int
 ) -> Objective:
-    """Return the objective by which the model learns to step."""
+    """Return the objective of learning to step."""
     losses = experiment.losses or _published_losses(experiment, scales)
     if model.objective == "flow_matching":
         return flow_matching(model.config.align)

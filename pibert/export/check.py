@@ -44,7 +44,7 @@ class Samples:
     parameters: Tensor
     """(n, parameter) in the order of the spec, NaN where unknown."""
     origin: str
-    """Where they come from, in words."""
+    """Where they come from, as text."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def key_biased_attention(q: Heads, k: Heads, v: Heads, bias: Float[Tensor, "b n"
     features = GPU_FEATURES if q.is_cuda else CPU_FEATURES
     q, k = append_bias(q, k, bias, features)
     # On Hopper and later PyTorch prefers the cuDNN kernel, which allows values narrower than the
-    # keys. The flash kernels do not, and would give way to a slow one.
+    # keys. The flash kernels do not, and a slow one would replace them.
     if v.is_cuda and torch.cuda.get_device_properties(v.device).major >= 9:
         return F.scaled_dot_product_attention(q, k, v, scale=d**-0.5)
     wide = F.pad(v, (0, features))

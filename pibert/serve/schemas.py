@@ -158,9 +158,9 @@ def read_request(
 
 
 def _from_texts(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments as texts: all are JSON but the name of the model."""
+    """Arguments as texts: all are JSON except the name of the model."""
     if wrong := sorted(set(texts) & set(ARRAYS)):
-        raise Refusal("invalid", f"expected arrays as such, found {wrong} as texts")
+        raise Refusal("invalid", f"expected arrays in the body, found {wrong} as text")
     return {
         name: text if name == "model" else read_json(text, repr(name))
         for name, text in texts.items()

@@ -55,7 +55,7 @@ class Job:
         self.pending: list[Note] = []
         """Notes that the next block carries."""
         self.diverged: str | None = None
-        """From which step on its frames are no flow, in words; None: they all are."""
+        """A text on the step from which its frames are not a flow; None: all of them are."""
         self.notes = Notes(on_new=self.pending.append)
         self._loop = asyncio.get_running_loop()
 

@@ -176,7 +176,7 @@ def error_limit(errors: list[Layer], truth: Layer) -> float:
 
 
 def _pairs(data: DatasetResults, count: int) -> tuple[Figure, np.ndarray]:
-    """Axes (pair, 2) for a field and its error side by side; pairs stand in rows."""
+    """Axes (pair, 2) for a field and its error side by side; each pair is a row."""
     aspect = height_over_width(data.spec.grid)
     wide = max(_LONGER * min(1.0, 1 / aspect), 0.9)
     high = max(_LONGER * min(1.0, aspect), 0.6)

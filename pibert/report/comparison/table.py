@@ -192,7 +192,7 @@ class Metric(NamedTuple):
     truth: str | None = None
     """The component of the same metric that holds the value of the data."""
     note: str = "spread"
-    """What stands beside a number: its ``spread`` over seeds, its 95 % ``interval``, or nothing."""
+    """Shown beside a number: its ``spread`` over seeds, its 95 % ``interval``, or nothing."""
 
 
 def measured(data: DatasetResults, column: Metric) -> Numbers | None:

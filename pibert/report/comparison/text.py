@@ -132,7 +132,7 @@ def protocol(results: Mapping[str, Any], datasets: Sequence[DatasetResults]) -> 
 
 
 def monitored(results: Mapping[str, Any]) -> str:
-    """The quantity that selects epochs, in words."""
+    """The quantity that selects epochs, as text."""
     name = results["comparison"]["training"]["monitor"]
     return {"reconstruction": "next-frame error", "loss": "loss"}.get(name, f"{name} error")
 

@@ -58,7 +58,7 @@ class Scenario(NamedTuple):
     """Pattern of the names, with a group per parameter."""
     family: str | None = "incompressible"
     blank_is_zero: bool = False
-    """Whether measured vectors that are exactly zero stand for none: shadow of the laser, body."""
+    """Whether measured vectors that are exactly zero are missing: shadow of the laser, body."""
 
 
 SCENARIOS: Mapping[str, Scenario] = {

@@ -27,7 +27,7 @@ from pibert.report.comparison.text import (
 
 Run = Mapping[str, Any]
 BATCH = 128
-"""Batch size whose inference time stands in the ranked summary."""
+"""Batch size whose inference time is in the ranked summary."""
 
 
 def cost(data: DatasetResults) -> Table | None:

@@ -56,7 +56,6 @@ from pibert.data.readers.shared.naming import (
 from pibert.data.readers.shared.series import Plane, Series, open_series
 from pibert.data.units import VELOCITY
 
-TITLE = "PIV vectors (OpenPIV, PIVlab, TSI Insight, DaVis, Tecplot)"
 HINTS = ("channels", "shape")
 MEASURED = True
 
@@ -180,6 +179,7 @@ PROGRAMS = {
     "DaVis": Program(_davis, ()),
     "Tecplot": Program(_tecplot, ("isvalid", "valid")),
 }
+TITLE = f"PIV vectors ({', '.join(PROGRAMS)})"
 
 
 def find_program(path: Path) -> str | None:

@@ -16,8 +16,9 @@ Rollouts and free runs are resampled by flow, or by stretches in time where ther
 flows (``evaluation/scores.py``). Rows of the model ``truth`` hold the true flow's sampling error
 (``evaluation/statistics.py``).
 
-Win rates are shares of the frames of a field. Models that are level share a rank, so the rates of
-a field add up to 1 and the top-two rates to 2. A run in several fields has the mean over them.
+Win rates are shares of the frames of a field: by the error of the whole frame, of every slice, and
+of the spectrum in every band. Models that are level share a rank, so the rates of a field add up to
+1 and the top-two rates to 2. A run in several fields has the mean over them.
 """
 
 import math
@@ -56,6 +57,9 @@ from pibert.evaluation.statistics import Statistics
 
 HEADLINE = ("physical", "nmse", "all")
 """The score that models are ranked by."""
+RATES = ("win_rate", "top_two_rate")
+RATED = ("physical/slices", "physical/spectra")
+"""Measures whose errors of single frames have win rates too."""
 TRUTH = "truth"
 """The model of rows that hold the true flow's own sampling error."""
 Row = dict[str, Any]
@@ -121,8 +125,8 @@ def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
     for name, measure in measures_of(first).items():
         resampled = sequence_weights if measure.of_sequences else weights
         add(_Scored(measure, f"terms/{name}", resampled, name.partition("/")[0]))
-    for job in scores:
-        by_job[job] += _rates(job, scores)
+    for job, rows in _rates(scores).items():
+        by_job[job] += rows
     for scored in (*_rollouts(first), *_free_runs(first, "terms")):
         add(scored)
     for job, own in scores.items():
@@ -291,27 +295,40 @@ def _field(scores: Iterable[Job], seed: int) -> dict[str, Job]:
     return field
 
 
-def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Row]:
-    """Return how often a run is the best, or among the best two, of a frame.
+def _rates(scores: Mapping[Job, Scores]) -> dict[Job, list[Row]]:
+    """Return how often every run is the best, or among the best two, of a frame.
 
     Frames without energy, which have no error, do not count.
     """
-    shares: dict[str, list[Tensor]] = {"win_rate": [], "top_two_rate": []}
-    for seed in dict.fromkeys(other.seed for other in scores):
-        rivals = list(_field(scores, seed).values())
-        if job not in rivals:
-            continue
-        errors = torch.stack([scores[other].arrays["errors/prediction"] for other in rivals])
-        errors = errors[:, errors.isfinite().all(0)]
-        mine = errors[rivals.index(job)]
-        ahead, level = (errors < mine).sum(0), (errors == mine).sum(0)
-        for ranks, rates in enumerate(shares.values(), start=1):
-            rates.append(((ranks - ahead) / level).clamp(0, 1).double().mean())
-    plain = {"component": "all", "unit": "1", "better": "higher"}
-    return [
-        make_row(job, {"metric": metric, **plain}, torch.stack(rates).mean())
-        for metric, rates in shares.items()
-    ]
+    errors = {job: _frame_errors(own) for job, own in scores.items()}
+    fields = [_field(scores, seed) for seed in dict.fromkeys(job.seed for job in scores)]
+    rows: dict[Job, list[Row]] = {job: [] for job in scores}
+    for prefix, component in next(iter(errors.values())):
+        shares: dict[Job, list[Tensor]] = {job: [] for job in scores}
+        for field in fields:
+            own = torch.stack([errors[job][prefix, component] for job in field.values()])
+            own = own[:, own.isfinite().all(0)]
+            for job, mine in zip(field.values(), own, strict=True):
+                ahead, level = (own < mine).sum(0), (own == mine).sum(0)
+                ranks = torch.tensor([[1], [2]], device=own.device)
+                shares[job].append(((ranks - ahead) / level).clamp(0, 1).double().mean(1))
+        for job, rates in shares.items():
+            for kind, rate in zip(RATES, torch.stack(rates).mean(0), strict=True):
+                plain = {"component": component, "unit": "1", "better": "higher"}
+                rows[job].append(make_row(job, {"metric": prefix + kind, **plain}, rate))
+    return rows
+
+
+def _frame_errors(scores: Scores) -> dict[tuple[str, str], Tensor]:
+    """Return the errors of every frame, by prefix of the rates' names and component."""
+    found = {("", ALL): scores.arrays["errors/prediction"]}
+    measures = measures_of(scores)
+    for name in (name for name in RATED if name in measures):
+        values = measures[name].values(scores.arrays[f"terms/{name}"])
+        for entry, column in zip(measures[name].entries, values.unbind(-1), strict=True):
+            if entry.metric.startswith(("slice_", "band_spectrum_error")):
+                found[f"{entry.metric}_", entry.component] = column
+    return found
 
 
 def _insights(job: Job, scores: Scores) -> Iterator[Row]:

@@ -61,6 +61,8 @@ DOWNSTREAM = {"near_body": 0.75, "wake_core": 2.0, "far_wake": 4.0}
 """Diameters from the body's centre to the column."""
 PAPER_COLUMNS = (11, 32, 52)
 PAPER_WIDTH = 64
+SLICES = (*DOWNSTREAM, *(f"column_{number}" for number in PAPER_COLUMNS))
+"""Names of all slices; those downstream of a body need one."""
 
 
 def differentiate(

@@ -26,6 +26,8 @@ the corners beyond K are left out. From the spectra T of the truth, P of the pre
 their difference:
 
 - spectral_log_error: root mean square over the rings of log10(P / T), of mean spectra;
+- spectral_rel_l2: sqrt(sum (P - T)^2 / sum T^2) over all rings, of mean spectra; the largest scales
+  dominate it, and it ignores phase;
 - spectral_slope_error: |slope of P - slope of T|, straight lines through log10 of the mean spectra
   over log10 j, for j from K/8 to K/2;
 - band_spectrum_error: sqrt(sum (P - T)^2 / sum T^2) over the rings of a band, of each frame, then
@@ -259,6 +261,7 @@ class Spectra(Measure):
         energy = "kinetic_energy"
         return (
             Entry(metric="spectral_log_error", component=energy),
+            Entry(metric="spectral_rel_l2", component=energy),
             Entry(metric="spectral_slope_error", component=energy),
             Entry(metric="spectral_slope", component="prediction", better="none"),
             Entry(metric="spectral_slope", component="truth", better="none"),
@@ -293,7 +296,8 @@ class Spectra(Measure):
         relative, counted = sums[..., -2 * len(BANDS) :].unflatten(-1, (2, -1)).unbind(-2)
         nmse = [ratio(_band(error, band).sum(-1), _band(truth, band).sum(-1)) for band in BANDS]
         slopes = ((slope - true_slope).abs(), slope, true_slope)
-        single = torch.stack((log_error, *slopes), -1)
+        l2 = ratio((predicted - truth).square().sum(-1), truth.square().sum(-1)).sqrt()
+        single = torch.stack((log_error, l2, *slopes), -1)
         return torch.cat((single, ratio(relative, counted), torch.stack(nmse, -1)), dim=-1)
 
     def curves(self, sums: Float[Tensor, "*batch k"]) -> dict[str, Float[Tensor, "*batch ring"]]:

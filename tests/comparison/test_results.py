@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import pibert
 from pibert.comparison.plan import Job
 from pibert.comparison.results import CURVE_COLUMNS, gather, ranking, read_results, refuse_unlike
 from pibert.comparison.rows import rows_of
+from pibert.evaluation.by_flow import measures_of
 from pibert.evaluation.scores import Scores, read_scores, save_scores
 from pibert.experiments import evaluation
 from pibert.experiments.flows import Flows
@@ -291,7 +292,32 @@ def test_win_rates_of_models_add_up_over_seeds_and_level_ones_share(carried: Car
     # In the second field "a" and "once" are the best two of every frame.
     twos = {("a", 0): 1.0, ("b", 0): 1.0, ("a", 1): 1.0, ("b", 1): 0.0, ("once", 0): 0.5}
     assert found["top_two_rate"] == pytest.approx(twos)
+    # These runs share their terms, and so the errors of all slices.
+    shared = {(r["model"], r["seed"]): r["value"] for r in records if r["component"] == "u"
+              and r["metric"] == "slice_column_32_rel_l2_win_rate"}  # fmt: skip
+    assert len(shared) == 5 and list(shared.values()) == pytest.approx([1 / 3] * 5)
     for metric, total in (("win_rate", 1), ("top_two_rate", 2)):
         own = found[metric]
         means = [(own[m, 0] + own[m, 1]) / 2 for m in ("a", "b")] + [own["once", 0]]
         assert sum(means) == pytest.approx(total)
+
+
+def test_slices_have_win_rates_by_the_error_of_each_frame(carried: Carried) -> None:
+    jobs = [job for job in carried.comparison.jobs() if job.seed == 3]
+    scores = {job: read_scores(job.folder(carried.out)) for job in jobs}
+    measure = measures_of(next(iter(scores.values())))["physical/slices"]
+    (place,) = (
+        n
+        for n, entry in enumerate(measure.entries)
+        if (entry.metric, entry.component) == ("slice_column_11_rel_l2", "v")
+    )
+    errors = torch.stack(
+        [measure.values(own.arrays["terms/physical/slices"])[:, place] for own in scores.values()]
+    )
+    records: list[Mapping[str, Any]] = [*rows_of(scores)[0]]
+    ranks = errors.argsort(0).argsort(0)
+    for job, mine in zip(jobs, ranks, strict=True):
+        for kind, most in (("win_rate", 1), ("top_two_rate", 2)):
+            metric = f"slice_column_11_rel_l2_{kind}"
+            found = value_of(records, metric=metric, component="v", **job.labels)["value"]
+            assert found == pytest.approx((mine < most).double().mean().item())

@@ -145,6 +145,8 @@ def test_errors_follow_from_the_spectra_as_stated() -> None:
     mean = [part.mean(0) for part in (truth, answer, error)]
     log_error = np.sqrt(np.mean(np.log10(mean[1] / mean[0]) ** 2))
     assert found["spectral_log_error", "kinetic_energy"] == pytest.approx(log_error, rel=1e-10)
+    l2 = np.linalg.norm(mean[1] - mean[0]) / np.linalg.norm(mean[0])
+    assert found["spectral_rel_l2", "kinetic_energy"] == pytest.approx(l2, rel=1e-10)
     rings = np.arange(1, 12)  # 6.6 long, waves of at least 0.6
     fitted = (rings >= 11 / 8) & (rings <= 11 / 2)
     slopes = [

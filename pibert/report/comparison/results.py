@@ -133,6 +133,12 @@ class DatasetResults:
         chosen = {*must, *rest[: max(0, most - len(must))]}
         return tuple(name for name in self.models if name in chosen)
 
+    @property
+    def subject(self) -> str | None:
+        """The model that tables set against single others: the paper's PIBERT, or else another."""
+        pibert = sorted(name for name in self.models if name.startswith("pibert"))
+        return pibert[0] if pibert else None
+
     def rival(self, model: str = "pibert") -> str | None:
         """The best other trained model."""
         others = [m for m in self.models if not m.startswith(model) and m not in UNTRAINED]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pibert.report.comparison.table import Cell, Table, digits, duration, near_one, scaled, size
-from pibert.report.comparison.tables.next_frame import components, temporal
-from pibert.report.comparison.tables.ranking import overview, paired, seeds, summary
+from pibert.report.comparison.tables.next_frame import best_models, components, pairs, temporal
+from pibert.report.comparison.tables.ranking import overview, paired, rates, seeds, summary
 from pibert.report.comparison.tables.rollouts import rollout
 from tests.report.comparison.handmade_results import handmade, record, together
 
@@ -129,6 +129,48 @@ def test_the_best_ratio_is_the_nearest_to_one():
     more = [record(m, "psd_ratio_low", v, better="none") for m, v in values.items()]
     table = temporal(handmade(ERRORS, more))
     assert [cell(table, m, "low").best for m in values] == [False, True, False]
+
+
+def test_win_rates_stand_beside_top_two_rates_for_slices_and_bands():
+    shares = {"unet": (0.25, 0.75), "pibert": (0.75, 1.0)}
+    more = [
+        record(m, f"{prefix}{kind}", value, component=component, better="higher")
+        for m, values in shares.items()
+        for kind, value in zip(("win_rate", "top_two_rate"), values, strict=True)
+        for prefix, component in (
+            ("", "all"), ("slice_near_body_rel_l2_", "|u|"), ("band_spectrum_error_", "high")
+        )
+    ]  # fmt: skip
+    table = rates(handmade(ERRORS, more))
+    assert table is not None
+    for column in ("all points", "near body", "high band"):
+        best = cell(table, "pibert", column)
+        assert (best.number, best.best, best.note) == (0.75, True, "(100 %)")
+        assert cell(table, "unet", column).note == "(75 %)"
+    assert rates(handmade(ERRORS)) is None
+
+
+def test_pairs_give_the_gain_over_the_best_rival_and_the_models_of_the_paper():
+    more = [record("pinn", m, v, better="higher") for m, v in (("lpcc", 0.5), ("r2", 0.2))]
+    more += [record(m, k, 0.9, better="higher") for m in ("pibert", "unet") for k in ("lpcc", "r2")]
+    tables = pairs(handmade(ERRORS | {"unet": 0.002, "pinn": 0.005}, more))
+    assert [table.title.split(",")[0] for table in tables] == ["pibert and unet", "pibert and pinn"]
+    ((whole, gain, own, other, *_),) = tables[1].rows
+    assert whole.text == "all" and gain.number == pytest.approx(1 - 0.01 / 0.005)
+    assert other.best and not own.best
+    assert pairs(handmade({"unet": 0.01, "persistence": 0.02})) == []
+
+
+def test_the_best_model_of_every_scale_stands_beside_pibert():
+    more = [record(m, "scale_2_nmse", v) for m, v in (("pibert", 0.4), ("unet", 0.3))]
+    values = {"pibert": 0.1, "unet": 0.2, "persistence": 0.05}
+    more += [record(m, "spectral_rel_l2", v, component="kinetic_energy") for m, v in values.items()]
+    table = best_models(handmade(ERRORS, more))
+    assert table is not None
+    assert [[c.text for c in row] for row in table.rows] == [
+        ["scale 2 NMSE ↓", "0.400", "unet", "0.300"],
+        ["spectral L2 ↓", "0.100", "persistence", "0.0500"],
+    ]
 
 
 def test_rollouts_show_lead_times_and_what_diverged():

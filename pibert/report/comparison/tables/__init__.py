@@ -14,6 +14,7 @@ Maker = Callable[[DatasetResults], Table | Sequence[Table] | None]
 TABLES: tuple[tuple[str, Maker], ...] = (
     ("Ranking", ranking.summary),
     ("Ranking", ranking.paired),
+    ("Ranking", ranking.rates),
     ("Ranking", ranking.seeds),
     ("Rollout", rollouts.rollout),
     ("Statistics", rollouts.free_runs),
@@ -21,7 +22,9 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Flows", ranking.flows),
     ("Flows", ranking.conditions),
     ("Components", next_frame.components),
+    ("Components", next_frame.pairs),
     ("Components", next_frame.standardised),
+    ("Scales", next_frame.best_models),
     ("Scales", next_frame.scales),
     ("Scales", next_frame.spectra),
     ("Scales", next_frame.haar),

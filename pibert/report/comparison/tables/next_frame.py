@@ -3,10 +3,20 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pibert.evaluation.regions import DOWNSTREAM, PAPER_COLUMNS
+from pibert.evaluation.regions import SLICES
 from pibert.evaluation.scales import BANDS, GROUPS, SCALES
 from pibert.report.comparison.results import DatasetResults
-from pibert.report.comparison.table import Metric, MetricTable, Table, digits
+from pibert.report.comparison.table import (
+    DAGGER,
+    Cell,
+    Metric,
+    MetricTable,
+    Table,
+    digits,
+    measured,
+    percent,
+    slug,
+)
 
 _POINTWISE = {
     "nmse": "NMSE",
@@ -16,6 +26,20 @@ _POINTWISE = {
     "rel_l2": "RelL2",
     "rmse": "RMSE",
 }
+
+PAIRED = ("nmse", "lpcc", "r2")
+RIVALS = ("fourierflow", "fourierflow-det", "pinn")
+"""Models that the paper sets beside PIBERT; the best rival here comes first."""
+_STRUCTURE = (
+    Metric("vorticity NMSE", "vorticity_nmse", "vorticity"),
+    Metric("vorticity RMSE", "vorticity_rmse", "vorticity"),
+    Metric("boundary MSE", "boundary_mse"),
+    Metric("boundary NMSE", "boundary_nmse"),
+    Metric("divergence RMSE", "divergence_rmse", "divergence"),
+    Metric("spectral L2", "spectral_rel_l2", "kinetic_energy"),
+    Metric("log spectrum", "spectral_log_error", "kinetic_energy"),
+    Metric("spectral slope error", "spectral_slope_error", "kinetic_energy"),
+)
 
 scales = MetricTable(
     "scales",
@@ -32,11 +56,12 @@ spectra = MetricTable(
     "Spectral bands",
     "Bands are thirds of the wavenumber range. NMSE of the band-passed field, which includes phase "
     "errors; relative error of the radial spectrum, which does not; root mean square error of the "
-    "logarithm of the spectrum; and its slope.",
+    "logarithm of the mean spectrum; its relative L2 error; and its slope.",
     [
         *(Metric(f"NMSE, {band}", "band_nmse", band) for band in BANDS),
         *(Metric(f"spectrum, {band}", "band_spectrum_error", band) for band in BANDS),
         Metric("log spectrum", "spectral_log_error", "kinetic_energy"),
+        Metric("spectral L2", "spectral_rel_l2", "kinetic_energy"),
         Metric("slope", "spectral_slope", "prediction", truth="truth"),
         Metric("slope error", "spectral_slope_error", "kinetic_energy"),
     ],
@@ -92,6 +117,74 @@ def _found(tables: Iterable[Table | None]) -> list[Table]:
     return [table for table in tables if table is not None]
 
 
+def pairs(data: DatasetResults) -> list[Table]:
+    """PIBERT beside single other models, component by component, with the gain in NMSE."""
+    subject = data.subject
+    if subject is None:
+        return []
+    found = dict.fromkeys((data.rival(), *RIVALS))
+    others = [m for m in found if m in data.models and m != subject]
+    return _found(_pair(data, subject, other) for other in others)
+
+
+def _pair(data: DatasetResults, subject: str, other: str) -> Table | None:
+    rows = []
+    for component in _components(data):
+        error, theirs = (data.value(m, "nmse", component) for m in (subject, other))
+        if error is None or not theirs:
+            continue
+        gain = 1 - error / theirs
+        cells = [Cell(text=component), Cell(text=percent(gain), number=gain)]
+        for metric in PAIRED:
+            column = measured(data, Metric(metric, metric, component, note="none"))
+            assert column is not None
+            own = replace(column, values={m: column.values[m] for m in (subject, other)})
+            cells += [own.cell(subject), own.cell(other)]
+        rows.append(tuple(cells))
+    if not rows:
+        return None
+    labels = (f"{_POINTWISE[metric]}, {m}" for metric in PAIRED for m in (subject, other))
+    return Table(
+        name=slug(f"{data.name}-pair-{other}"),
+        title=f"{subject} and {other}, component by component",
+        caption="Next frame, physical units, means over seeds. Gain: by how much the NMSE of "
+        f"{subject} is lower than that of {other}; negative where it is higher. Bold: the better "
+        "of the two. The table of paired tests says which differences of all channels are "
+        "significant.",
+        head=("component", "gain in NMSE", *labels),
+        rows=tuple(rows),
+        is_folded=other != data.rival(),
+    )
+
+
+def best_models(data: DatasetResults) -> Table | None:
+    """One row for every error by scale and of structure: PIBERT's, and the best model's."""
+    subject = data.subject
+    if subject is None:
+        return None
+    rows = []
+    named = [metric._replace(label=f"{metric.label} NMSE") for metric in scales.columns]
+    for metric in (*named, *_STRUCTURE):
+        column = measured(data, metric)
+        best = None if column is None else column.best()
+        if column is None or best is None:
+            continue
+        winner = next(m for m in data.models if column.values[m] == best)
+        value = replace(column.cell(winner), best=False)
+        rows.append((Cell(text=column.label), column.cell(subject), Cell(text=winner), value))
+    if not rows:
+        return None
+    return Table(
+        name=slug(f"{data.name}-best-models"),
+        title="Scales and structure: the best models",
+        caption="Next frame, all models, predictors without training included. Spectral L2: "
+        "relative error of the mean spectrum, which ignores phase and is dominated by the largest "
+        f"scales. Bold: {subject} is best; {DAGGER}: not significantly different from the best.",
+        head=("error", subject, "best model", "its value"),
+        rows=tuple(rows),
+    )
+
+
 def standardised(data: DatasetResults) -> Table | None:
     """NMSE and R² in standardised units, for comparison with published tables."""
     columns = [
@@ -122,9 +215,8 @@ def haar(data: DatasetResults) -> list[Table]:
 def slices(data: DatasetResults) -> Table | None:
     """Errors along columns of the grid and along the wake line."""
     velocity = "|u|" if "v" in data.spec.channels else data.spec.channels[0]
-    keys = [*DOWNSTREAM, *(f"column_{number}" for number in PAPER_COLUMNS)]
     columns = [
-        *(Metric(key.replace("_", " "), f"slice_{key}_rel_l2", velocity) for key in keys),
+        *(Metric(key.replace("_", " "), f"slice_{key}_rel_l2", velocity) for key in SLICES),
         Metric("wake line u", "wake_line_rel_l2", "u"),
         Metric("wake line vorticity", "wake_line_rel_l2", "vorticity"),
     ]

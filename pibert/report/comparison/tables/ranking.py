@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pibert.evaluation.regions import SLICES
+from pibert.evaluation.scales import BANDS
 from pibert.report.comparison.results import UNTRAINED, DatasetResults, mean_of
 from pibert.report.comparison.table import (
     UNKNOWN,
@@ -139,6 +141,30 @@ def paired(data: DatasetResults) -> Table | None:
         head=("model", f"NMSE / {tested}", "p", "p, corrected", "result"),
         rows=tuple(rows),
     )
+
+
+def rates(data: DatasetResults) -> Table | None:
+    """How often each model is the best of a frame: along slices and in bands of the spectrum."""
+    speed = "|u|" if "v" in data.spec.channels else data.spec.channels[0]
+    rated = [("all points", "", "all")]
+    rated += [(f"{key.replace('_', ' ')}", f"slice_{key}_rel_l2_", speed) for key in SLICES]
+    rated += [(f"{band} band", "band_spectrum_error_", band) for band in BANDS]
+    columns = []
+    for label, prefix, component in rated:
+        wins, twos = (
+            measured(data, Metric(label, f"{prefix}{kind}", component, form=percent, note="none"))
+            for kind in ("win_rate", "top_two_rate")
+        )
+        if wins is not None and twos is not None:
+            notes = {m: f"({percent(v)})" for m, v in twos.values.items() if v is not None}
+            columns.append(replace(wins, notes=notes))
+    caption = (
+        "Share of the test frames on which the model has the lowest error and, in brackets, one of "
+        f"the two lowest: of the whole frame; relative L2 of {speed} along each slice; error of "
+        "the spectrum in each third of the wavenumbers, which ignores phase. Ties are shared. The "
+        "rates depend on which models take part."
+    )
+    return table_of(data, "rates", "Win and top-two rates", caption, columns)
 
 
 def _number(value: float | None, note: str = "") -> Cell:

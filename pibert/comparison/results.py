@@ -41,6 +41,7 @@ FILES = ("results.json", "results.csv", "flows.csv", "curves.csv")
 _KEPT = (
     "cost",
     "training",
+    "state_bytes",
     "at_a_time",
     "rollout",
     "draws",

@@ -133,6 +133,7 @@ def evaluate(
         "pick_rule": PICK_RULE,
         **seen,
         "training": _training(folder),
+        "state_bytes": _state_bytes(folder),
         "recipe": _recipe(predictor),
         "at_a_time": at_a_time,
         "commit": commit(),
@@ -443,7 +444,7 @@ def _free_runs(
 
 
 def _training(folder: Path) -> dict[str, Any]:
-    """Return duration, samples seen and validation curve of each stage."""
+    """Return durations, samples seen and validation curve of each stage."""
     stages: dict[str, Any] = {}
     for stage, lines in stage_logs(folder).items():
         epochs = [line for line in lines if line.get("kind") == "epoch"]
@@ -454,12 +455,19 @@ def _training(folder: Path) -> dict[str, Any]:
                 "epochs": len(epochs),
                 "samples": None if None in seen else sum(filter(None, seen)),
                 "seconds": sum(line.get("seconds") or 0.0 for line in epochs),
+                "last_epoch_seconds": epochs[-1].get("seconds"),
                 "curve": [[line["epoch"], line["valid"]] for line in epochs if line.get("valid")],
                 "best_epoch": max(
                     (line["epoch"] for line in epochs if line.get("best")), default=0
                 ),
             }
     return stages
+
+
+def _state_bytes(folder: Path) -> int | None:
+    """Return the size of the checkpoint to resume from, with the optimiser; None: there is none."""
+    state = folder / "state.safetensors"
+    return state.stat().st_size if state.is_file() else None
 
 
 def _recipe(predictor: Predictor) -> dict[str, Any]:

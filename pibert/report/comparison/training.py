@@ -168,31 +168,33 @@ def _draw_line(
 
 
 def convergence(data: DatasetResults) -> Plot | None:
-    """Validation error of every trained model against the samples seen; rings: chosen epoch."""
+    """Validation error of trained models by samples, and its root by epoch; rings: chosen epoch."""
     stages = {m: dict(data.first(m).card.get("training") or {}) for m in data.models}
     budget = data.results.get("comparison", {}).get("samples")
-    curves, best, starts = {}, {}, {}
+    curves, best, starts, roots, epochs = {}, {}, {}, {}, {}
     for model, own_stages in stages.items():
         per_epoch = _samples_per_epoch(own_stages, budget or 1.0)
         starts[model] = per_epoch * own_stages.get("pretraining", {}).get("epochs", 0)
         recorded = own_stages.get("training", {}).get("curve", ())
         errors = {epoch: values.get(ERROR) for epoch, values in recorded}
-        curve = {
-            starts[model] + per_epoch * epoch: float(error)
+        found = {
+            epoch: float(error)
             for epoch, error in sorted(errors.items())
             if error is not None and math.isfinite(error) and error > 0
         }
-        if curve:
-            curves[model] = curve
-            best[model] = starts[model] + per_epoch * own_stages["training"]["best_epoch"]
+        if found:
+            curves[model] = {starts[model] + per_epoch * e: error for e, error in found.items()}
+            roots[model] = {float(e): math.sqrt(error) for e, error in found.items()}
+            epochs[model] = float(own_stages["training"]["best_epoch"])
+            best[model] = starts[model] + per_epoch * epochs[model]
     if not curves:
         return None
-    figure, axes = sheet(8.4, max(3.8, 0.16 * len(curves) + 1.2))
-    ax = axes[0, 0]
+    figure, axes = sheet(11.6, max(3.8, 0.16 * len(curves) + 1.2), 1, 2)
+    ax, right = axes[0]
     logarithmic(ax, "y", [error for curve in curves.values() for error in curve.values()])
     ax.set_xlim(0, max(max(curve) for curve in curves.values()))
     unit = "samples seen" if budget else "share of the epochs"
-    frame(ax, "Validation error during training", x=unit, y="mean squared error (standardised)")
+    frame(ax, "a  Validation error", x=unit, y="mean squared error (standardised)")
     for model, curve in curves.items():
         _draw_line(ax, data, model, curve, best[model])
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if budget else f"{value:g}")
@@ -202,11 +204,16 @@ def convergence(data: DatasetResults) -> Plot | None:
         words, above = " pretraining of pibert ends", ax.get_xaxis_transform()
         style = {"va": "top", "fontsize": NORMAL - 1, "color": colour}
         ax.text(starts["pibert"], 0.99, words, transform=above, **style)
-    side_legend(ax)
+    logarithmic(right, "y", [error for root in roots.values() for error in root.values()])
+    frame(right, "b  Its root", x="epoch, after pretraining", y="error [standard deviations]")
+    for model, root in roots.items():
+        _draw_line(right, data, model, root, epochs[model])
+    side_legend(right)
     caption = (
-        "Mean squared error of standardised fields on the validation split against the samples "
-        "seen, repetitions and pretraining included. Rings mark the chosen epoch, whose weights "
-        "are scored on the test split."
+        "(a) Mean squared error of standardised fields on the validation split against the samples "
+        "seen, repetitions and pretraining included. (b) Its root, about the relative L2 error, "
+        "against the epochs of training alone. Rings mark the chosen epoch, whose weights are "
+        "scored on the test split."
     )
     return Plot(figure, caption)
 

@@ -34,8 +34,10 @@ def cost(data: DatasetResults) -> Table | None:
     """Size, time and memory of each model."""
     columns = [
         parameters(data),
-        cost_column(data, "checkpoint", lambda run: run["cost"]["checkpoint_bytes"], size),
+        cost_column(data, "weights", lambda run: run["cost"]["checkpoint_bytes"], size),
+        cost_column(data, "checkpoint", lambda run: run.get("state_bytes"), size),
         training_time(data),
+        cost_column(data, "last epoch", _last_epoch, duration),
         cost_column(data, "ms at batch 1", lambda run: batch_cost(run, 1)),
         cost_column(data, f"ms at batch {BATCH}", lambda run: batch_cost(run, BATCH)),
         cost_column(data, "peak memory", lambda run: batch_cost(run, BATCH, "peak_bytes"), size),
@@ -47,7 +49,8 @@ def cost(data: DatasetResults) -> Table | None:
         "Milliseconds per sample: median of synchronised calls after warm-up, on "
         f"{'; '.join(devices) or 'an unknown device'}. Peak memory at batch {BATCH}, GPU only. "
         "FLOPs of one sample count matrix products and convolutions, not Fourier transforms. "
-        f"Training time includes pretraining.{shared_device_text(data)}"
+        "Checkpoint: weights and optimiser, from which training resumes. Training time includes "
+        f"pretraining; the last epoch is one of training.{shared_device_text(data)}"
     )
     return table_of(data, "cost", "Cost", caption, columns)
 
@@ -80,6 +83,10 @@ def training_seconds(run: Run) -> float | None:
     """Training time of a run, pretraining included; None without training."""
     stages = (run.get("training") or {}).values()
     return sum(stage["seconds"] for stage in stages) if stages else None
+
+
+def _last_epoch(run: Run) -> float | None:
+    return (run.get("training") or {}).get("training", {}).get("last_epoch_seconds")
 
 
 def training_time(data: DatasetResults) -> Numbers:

@@ -29,6 +29,7 @@ from pibert.inference import load
 from pibert.models import MODELS, PRESETS
 from pibert.models.references.simple import Reference
 from pibert.pretraining.masks import Masking
+from pibert.report.comparison.published import PUBLISHED
 from pibert.training.augmentation import Augmentation
 from pibert.training.losses import LossWeights
 from pibert.training.objectives import RolloutConfig
@@ -185,6 +186,9 @@ class Comparison:
     hardware: Hardware = Hardware()
     reference: str = "persistence"
     """The candidate that every comparison includes."""
+    published: dict[str, str] = field(default_factory=dict)
+    """Data sets beside whose results the report shows the paper's own numbers, and the benchmark
+    that these are of: ``cylinder-real`` or ``fsi-real``."""
     tested: str | None = None
     """The candidate that is tested against every other one; None: pibert-mr or else pibert."""
 
@@ -200,6 +204,13 @@ class Comparison:
                 f"expected the reference {self.reference!r} among the candidates, found "
                 f"{', '.join(self.candidates)}"
             )
+        for name, benchmark in self.published.items():
+            if name not in self.data or benchmark not in PUBLISHED:
+                raise ValueError(
+                    f"published: expected one of the data sets {', '.join(self.data)} and one of "
+                    f"the benchmarks {', '.join(PUBLISHED)}, found {name} = {benchmark!r}; change "
+                    "it or leave it out"
+                )
         if self.tested not in (None, *self.candidates):
             raise ValueError(
                 f"expected the tested model {self.tested!r} among the candidates, found "

@@ -269,6 +269,7 @@ def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
         # Those of the model, which may have been trained on other flows.
         "spec": samples.spec.to_dict(),
         "normalizer": {"mean": list(samples.normalizer.mean), "std": list(samples.normalizer.std)},
+        "origin": _origin(flows),
         "length_unit": flows.trajectories[0].length_unit,
         "time_unit": flows.trajectories[0].time_unit,
         "test_frames": len(samples),
@@ -276,6 +277,19 @@ def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
         "has_body": any(trajectory.body is not None for trajectory in flows.trajectories),
         "names": [trajectory.name for trajectory in flows.trajectories],
         "parameters": [dict(trajectory.parameters) for trajectory in flows.trajectories],
+    }
+
+
+def _origin(flows: Flows) -> dict[str, Any]:
+    """Return what the source states of the flows, as far as the first is like all."""
+    first = flows.trajectories[0]
+    stated = ("title", "scenario", "kind", "method", "url", "licence", "data_version")
+    resized = first.local.get("resize") or {"from": list(first.spec.grid.shape)}
+    return {
+        **{name: first.source[name] for name in stated if first.source.get(name) is not None},
+        "stored_grid": first.source.get("grid") or resized["from"],
+        "stride": first.local.get("stride") or 1,
+        "frames": [trajectory.num_frames for trajectory in flows.trajectories],
     }
 
 

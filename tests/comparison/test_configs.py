@@ -117,7 +117,7 @@ def of_realpdebench(
     plan = load_comparison(PLANS / f"{study}.toml")
     (data,) = plan.data
     budget = ("samples=24", "training.batch_size=8", "hardware.accelerator=cpu")
-    quick = ("hardware.precision=float32", f"data.{data}.in_memory=true")
+    quick = ("hardware.precision=float32",)
     source = f'data.{data}.path="{path}"'
     plan = load_comparison(PLANS / f"{study}.toml", (*budget, *quick, source, *more))
 

@@ -6,6 +6,7 @@ that it uses (default: channels); ``ISOLATED``, whether files are read in a sepa
 (default: True); ``MEASURED``, whether positions may be in pixels (default: False; if True, the
 first trajectory is loaded at once); ``UPLOADS``, suffixes of files that the server accepts: whole
 in themselves, because a server must open no file that another one names (default: none). Optional
+function: ``download_command(path)``, how to get published data that are not there. Optional
 packages are imported when a file is read. ``shared`` has the common code for names, arrays, grids,
 text and metadata.
 
@@ -14,7 +15,7 @@ process unless they state ``ISOLATED = True``.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -194,7 +195,7 @@ def open_recordings(
             f"{path}: the reader of kind {kind!r} has no option {', '.join(foreign)}; "
             f"it has: {', '.join(options_of(kind)) or 'none'}"
         )
-    _require(path)
+    _require(path, getattr(READERS[kind], "download_command", None))
     for name in idle_hints(kind, vars(hints)):
         raise SourceError(
             f"{path}: --{name} means nothing for files of kind {kind!r}, which state it; "
@@ -261,9 +262,11 @@ def options_of(kind: str) -> tuple[str, ...]:
     return tuple(inspect.signature(READERS[kind].open_recordings).parameters)[2:]
 
 
-def _require(path: Path) -> None:
+def _require(path: Path, download_command: Callable[[Path], str] | None = None) -> None:
     require_regular(path)
     if not path.exists() and not expand_pattern(path):
         pattern = bool(set("*?[") & set(str(path)))
         problem = "no file matches this pattern" if pattern else "there is no such file or folder"
+        if download_command is not None:
+            problem += f"; name the folder of the data, or get them: {download_command(path)}"
         raise FileNotFoundError(f"{path}: {problem}")

@@ -37,6 +37,7 @@ from pibert.data.splits import Segment, Split
 from pibert.data.views import MappedFrames, finite_points, pick
 from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
 from pibert.files import parse_json, read_text
+from pibert.notes import warn
 
 TITLE = "CFDBench (cavity, tube, dam, cylinder)"
 ISOLATED = False
@@ -47,6 +48,8 @@ BARRIER_START = 0.5
 """x of the dam's barrier, a constant of the publishers' loader."""
 SMALLEST, LARGEST = 1e-18, 1e18
 """Range of the numbers of a case: the ratio of two of them is then a float32 that is not zero."""
+CASES = {"cavity": 159, "tube": 175, "dam": 220, "cylinder": 185}
+"""Published cases of each problem."""
 CONVERGED = 1e-3
 """Mean change of speed (m/s) between two frames below which a flow counts as steady."""
 
@@ -167,13 +170,15 @@ def recognise(path: Path) -> bool:
 
 
 def open_recordings(
-    path: Path, hints: Hints = Hints(), *, until_converged: bool = False
+    path: Path, hints: Hints = Hints(), *, until_converged: bool = False, in_points: bool = False
 ) -> Recordings:
     """Open the cases under a root, problem, subset or case folder, in the publishers' order.
 
     ``hints.dt`` applies where a case states no time step. ``until_converged`` drops what follows
     the first frame from which the mean speed changes by less than ``CONVERGED``, as the publishers'
-    loaders do except for the dam; loading a case then reads it once.
+    loaders do except for the dam; loading a case then reads it once. ``in_points`` counts grid
+    points instead of metres, as the publishers do, so that cases of different size have one grid.
+    Derivatives then have no physical meaning, and no equation is stated.
     """
     path = Path(path).absolute()
     check_channels(path, hints, {"u": "u", "v": "v"})
@@ -182,7 +187,10 @@ def open_recordings(
         subset = [folder.parent.name] if folder.parent.name in SUBSETS else []
         cases["_".join([problem, *subset, folder.name])] = problem, folder
     if not cases:
-        raise SourceError(f"{path}: no case*/u.npy, v.npy and case.json; give a folder of CFDBench")
+        raise SourceError(
+            f"{path}: no case*/u.npy, v.npy and case.json; give a folder of CFDBench, or "
+            f"{download_command(path)}"
+        )
     notes = ["points are taken as cell centres; body masks are computed from case.json"]
     if any(problem == "cylinder" for problem, _ in cases.values()) and hints.dt is None:
         notes.append(
@@ -193,9 +201,19 @@ def open_recordings(
         kind="cfdbench",
         path=path,
         names=tuple(cases),
-        load=lambda name: _load(name, *cases[name], hints, until_converged),
+        load=lambda name: _load(name, *cases[name], hints, until_converged, in_points),
         notes=tuple(notes),
         published_split=lambda: published_split(tuple(cases)),
+    )
+
+
+def download_command(path: Path) -> str:
+    """How to get the data, or simulate some in their layout."""
+    problem = next((name for name in path.parts if name in PROBLEMS), "PROBLEM")
+    return (
+        f"download {problem} from huggingface.co/datasets/chen-yingfa/CFDBench and unpack it as "
+        f".../{problem}/prop/case0000/u.npy; or simulate it: python -m studies.cfdbench {problem} "
+        "--out FOLDER"
     )
 
 
@@ -212,16 +230,33 @@ def published_split(names: Sequence[str]) -> Split:
             f"found {', '.join(problems)}; give the folder of one problem, as the publishers split "
             "each"
         )
+    (problem,) = problems
+    if missing := [subset for subset in SUBSETS if not any(f"_{subset}_" in n for n in names)]:
+        raise SourceError(
+            f"the publishers split {', '.join(SUBSETS)} of a problem together, found none of "
+            f"{', '.join(missing)}; name the folder of the problem, or complete it: "
+            f"{download_command(Path(problem))}"
+        )
+    if len(names) != CASES[problem]:
+        warn(
+            f"the publishers have {CASES[problem]} cases of {problem}, found {len(names)}: this "
+            "split follows their rule, but is not theirs"
+        )
     order = list(range(len(names)))
     random.Random(0).shuffle(order)
-    whole = round if problems == ["cavity"] else int
+    whole = round if problem == "cavity" else int
     train, valid = whole(len(order) * 0.8), whole(len(order) * 0.1)
     segments = tuple(Segment(i) for i in order)
     return Split(segments[:train], segments[train : train + valid], (), segments[train + valid :])
 
 
 def _load(
-    name: str, name_of_problem: str, folder: Path, hints: Hints, until_converged: bool
+    name: str,
+    name_of_problem: str,
+    folder: Path,
+    hints: Hints,
+    until_converged: bool,
+    in_points: bool,
 ) -> Trajectory:
     problem, case = PROBLEMS[name_of_problem], read_case(folder, name_of_problem)
     count, (ny, nx) = _stored_shape(folder)
@@ -259,6 +294,10 @@ def _load(
         kept = _steady_frame(states) + 1
         local["until_converged"] = {"threshold": CONVERGED, "frames": kept, "of": count}
         states = replace(states, shape=(kept, 2, ny, nx))
+    body = body_of(name_of_problem, case, grid)
+    if in_points:
+        grid = Grid((ny, nx), sides=grid.sides)
+        local["family"] = "none: lengths count points"
     return Trajectory(
         name=name,
         states=states,
@@ -271,14 +310,14 @@ def _load(
             ),
             dt=dt,
             grid=grid,
-            family="incompressible",
+            family=None if in_points else "incompressible",
         ),
         parameters=values,
-        body=body_of(name_of_problem, case, grid),
+        body=body,
         valid=finite_points(states),
         source=source,
         local=local,
-        length_unit="m",
+        length_unit="px" if in_points else "m",
         time_unit="s",
     )
 

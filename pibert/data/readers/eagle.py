@@ -40,7 +40,8 @@ CHANNELS = {"u": "VX", "v": "VY", "ps": "PS", "pg": "PG"}
 SHAPE = (64, 64)
 """Default rows and columns of the grid."""
 
-Box = tuple[float, float, float, float]
+Number = int | float
+Box = tuple[Number, Number, Number, Number]
 """Left, right, bottom and top."""
 
 
@@ -132,7 +133,8 @@ def open_recordings(
     folders = {"_".join(folder.parts[-3:]): folder for folder in _find_folders(path)}
     if not folders:
         raise SourceError(
-            f"{path}: no KIND/GEOMETRY/TRAJECTORY/sim.npz with triangles.npy; give an EAGLE folder"
+            f"{path}: no KIND/GEOMETRY/TRAJECTORY/sim.npz with triangles.npy; give an EAGLE "
+            f"folder, or {download_command(path)}"
         )
     return Recordings(
         kind="eagle",
@@ -145,6 +147,14 @@ def open_recordings(
             "trajectory is loaded; its local representation states the interpolation error",
             "scores on rasterised fields do not compare with those published for the meshes",
         ),
+    )
+
+
+def download_command(path: Path) -> str:
+    """Where the data are."""
+    return (
+        "download datasets.liris.cnrs.fr/eagle-version1 and unpack it as .../Spl/20/2/sim.npz and "
+        "triangles.npy"
     )
 
 

@@ -26,11 +26,12 @@ from pibert.report.comparison.figures import (
 )
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import DAGGER, Cell, slug
-from pibert.report.comparison.tables import tables_of
+from pibert.report.comparison.tables import benchmarks, tables_of
 from pibert.report.comparison.tables.ranking import overview
 
 SECTIONS = {
     "Ranking": "Ranked summary",
+    "Published": "Beside the paper",
     "Rollout": "Rollouts",
     "Statistics": "Statistics of free runs",
     "Flows": "Flow by flow",
@@ -101,6 +102,9 @@ def write_report(
         "title": text.title(datasets),
         "sections": SECTIONS,
         "overview": overview(datasets),
+        "benchmarks": [
+            t for t in (benchmarks.summary(datasets), benchmarks.provenance(datasets)) if t
+        ],
         "tables": tables,
         "pictures": pictures,
         "used": lambda name: {

@@ -16,6 +16,7 @@ from pibert.data.readers.cfdbench import open_recordings, published_split, recog
 from pibert.data.readers.recordings import Hints, SourceError
 from pibert.data.writers.cfdbench import write_cfdbench
 from pibert.fields import Boundary, Sides, Trajectory
+from pibert.notes import InputWarning
 from tests.data.helpers import make_trajectory, random_states
 from tests.helpers import refused
 from tests.lookalikes.cfdbench import CASES, write_all, write_case
@@ -119,11 +120,26 @@ def test_the_published_split_is_pythons_shuffle(tmp_path: Path) -> None:
     splits = split.train, split.valid, split.test
     assert [len(segments) for segments in splits] == [127, 16, 16]
     assert [names[s.trajectory] for segments in splits for s in segments] == shuffled
-    tubes = [f"tube_bc_case{i}" for i in range(18)]  # 14.4 and 1.8, rounded down
-    split = published_split(tubes)
+    tubes = [f"tube_{s}_case{i}" for s in counts for i in range(6)]  # 14.4, 1.8: rounded down
+    with pytest.warns(InputWarning, match="have 175 cases of tube, found 18"):
+        split = published_split(tubes)
     assert (len(split.train), len(split.valid), len(split.test)) == (14, 1, 3)
     with refused("cavity, tube", "folder of one"):
         published_split([*tubes, *names])
+    with pytest.raises(SourceError, match="found none of geo"):
+        published_split(names[:134])
+
+
+def test_lengths_in_points_give_cases_of_different_size_one_grid(tmp_path: Path) -> None:
+    for number, width in enumerate((0.01, 0.02)):
+        case = CASES["cavity"] | {"width": width}
+        write_case(tmp_path / "cavity" / "geo" / f"case{number:04d}", case)
+    plain, counted = (open_recordings(tmp_path, in_points=own) for own in (False, True))
+    assert plain[0].spec.grid.dx != plain[1].spec.grid.dx
+    for trajectory in counted:
+        assert (trajectory.spec.grid.dx, trajectory.spec.grid.dy) == (1.0, 1.0)
+        assert (trajectory.length_unit, trajectory.spec.family) == ("px", None)
+    assert counted[1].parameters["width"] == 0.02
 
 
 # Writing

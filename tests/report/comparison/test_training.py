@@ -158,10 +158,8 @@ def test_the_second_panel_has_the_root_by_epoch_of_training():
 def test_the_cost_has_the_last_epoch_and_the_checkpoint_to_resume_from():
     data = handmade(ERRORS)
     stages = {"training": {"epochs": 2, "seconds": 9.0, "last_epoch_seconds": 4.0}}
-    runs = [
-        run | {"training": stages, "state_bytes": 12_000_000} if run["model"] == "unet" else run
-        for run in data.runs
-    ]
+    more: dict[str, Any] = {"training": stages, "state_bytes": 12_000_000}
+    runs = [{**run, **(more if run["model"] == "unet" else {})} for run in data.runs]
     table = tables.cost(replace(data, results={**data.results, "runs": runs}))
     assert table is not None
     found = {row[0].text: dict(zip(table.head, row, strict=True)) for row in table.rows}

@@ -27,7 +27,14 @@ from typing import Any, Literal, NamedTuple
 
 from pibert.data.hdf5 import open_hdf5
 from pibert.data.readers.realpdebench.facts import DUPLICATE, SCENARIOS, STORED_AS, describe
-from pibert.data.readers.realpdebench.rows import ArrowRow, RawRow, Row, Shard, shard_paths
+from pibert.data.readers.realpdebench.rows import (
+    ArrowRow,
+    RawRow,
+    Row,
+    Shard,
+    download_command,
+    shard_paths,
+)
 from pibert.data.readers.recordings import (
     PARSING,
     Hints,
@@ -154,7 +161,8 @@ def _choose(path: Path, scenario: str | None, kind: str | None) -> Subset:
     if not subsets:
         raise SourceError(
             f"{path}: found no RealPDEBench data; expected SCENARIO/hf_dataset/real/data-*.arrow "
-            f"or SCENARIO/real/*.h5 with a scenario among {', '.join(SCENARIOS)}"
+            f"or SCENARIO/real/*.h5 with a scenario among {', '.join(SCENARIOS)}; complete the "
+            f"download: {download_command(path)}"
         )
     fitting = [
         subset._replace(scenario=subset.scenario or scenario, kind=subset.kind or kind)
@@ -194,7 +202,9 @@ def _rows(subset: Subset, every: int) -> tuple[dict[str, Row], list[str]]:
             raise SourceError(f"{row.where}: {rows[name].where} has a trajectory {name!r} too")
         rows[name] = row
     if not rows:
-        raise SourceError(f"{path}: it holds no trajectory; resume the download")
+        raise SourceError(
+            f"{path}: it holds no trajectory; resume the download: {download_command(path)}"
+        )
     return rows, notes
 
 
@@ -244,9 +254,10 @@ def published_split(
             entries = [entry for entry in entries if test_mode == "all" or entry[0] in chosen]
         for name, start in entries:
             if start + WINDOW > frames.get(name, 0):
+                found = f"which has {frames[name]}" if name in frames else "which is not there"
                 raise SourceError(
                     f"{folder}: the {split} index names frames {start} to {start + WINDOW - 1} of "
-                    f"{name!r}, which has {frames.get(name, 0)}; complete the download"
+                    f"{name!r}, {found}; complete the download: {download_command(path)}"
                 )
         if not entries:
             problem = f"the {split} index for {kind} has no window of test_mode {test_mode!r}"
@@ -281,8 +292,8 @@ def _scenario_folder(path: Path) -> Path:
 def _read_json(path: Path, kind: type) -> Any:
     if not path.is_file():
         raise SourceError(
-            f"{path}: there is no such file; download it (pibert download realpdebench SCENARIO "
-            "--what metadata)"
+            f"{path}: there is no such file; download it: "
+            f"{download_command(path, ' --what metadata')}"
         )
     with reading(path, "the list", remedy="download it again", errors=PARSING):
         data = parse_json(read_text(path))

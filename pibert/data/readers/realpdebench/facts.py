@@ -128,7 +128,7 @@ def describe(
             "repeat": None if repeat is None else int(repeat),
             "frames": row.shape[0],
             "frame_interval": facts.dt,
-            "grid": list(row.shape[1:]),
+            "grid": list(row.stored_shape[1:]),
             "body_metres": facts.body.metres if facts.body else None,
         },
         local={

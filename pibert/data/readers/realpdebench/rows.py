@@ -23,6 +23,14 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _SHAPE = ("shape_t", "shape_h", "shape_w")
 
 
+def download_command(path: Path, more: str = "") -> str:
+    """The command that completes the download of which a file or folder is a part."""
+    folder = next((f.parent for f in (path, *path.parents) if f.name == "hf_dataset"), None)
+    where = f"{folder.name} --to {folder.parent}" if folder else "SCENARIO --to FOLDER"
+    kind = " --kind numerical" if "numerical" in path.parts[-2:] else ""
+    return f"pibert download realpdebench {where}{kind}{more}"
+
+
 def shard_paths(folder: Path) -> list[Path]:
     """The shards of a folder, as its ``state.json`` lists them, or else by name."""
     state = folder / "state.json"
@@ -34,7 +42,7 @@ def shard_paths(folder: Path) -> list[Path]:
     if missing := [path.name for path in paths if not path.is_file()]:
         raise SourceError(
             f"{folder}: of {len(paths)} shards in state.json {len(missing)} are missing, such as "
-            f"{missing[0]}; resume the download"
+            f"{missing[0]}; resume the download: {download_command(folder)}"
         )
     return paths
 
@@ -66,7 +74,8 @@ class Shard:
                 table.column_names  # noqa: B018
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise SourceError(
-                    f"{self.path}: this is no whole Arrow stream ({error}); resume the download"
+                    f"{self.path}: expected a whole Arrow stream, found a part or another file "
+                    f"({error}); remove it and resume the download: {download_command(self.path)}"
                 ) from error
             self._table = table
         return self._table

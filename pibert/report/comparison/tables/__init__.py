@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Table
-from pibert.report.comparison.tables import cost, next_frame, ranking, rollouts
+from pibert.report.comparison.tables import cost, next_frame, paper, ranking, rollouts
 
 Maker = Callable[[DatasetResults], Table | Sequence[Table] | None]
 TABLES: tuple[tuple[str, Maker], ...] = (
@@ -16,6 +16,7 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Ranking", ranking.paired),
     ("Ranking", ranking.rates),
     ("Ranking", ranking.seeds),
+    ("Published", paper.published),
     ("Rollout", rollouts.rollout),
     ("Statistics", rollouts.free_runs),
     ("Statistics", rollouts.more_free_runs),

@@ -37,7 +37,7 @@ def cost(data: DatasetResults) -> Table | None:
         cost_column(data, "weights", lambda run: run["cost"]["checkpoint_bytes"], size),
         cost_column(data, "checkpoint", lambda run: run.get("state_bytes"), size),
         training_time(data),
-        cost_column(data, "last epoch", _last_epoch, duration),
+        cost_column(data, "last epoch", last_epoch, duration),
         cost_column(data, "ms at batch 1", lambda run: batch_cost(run, 1)),
         cost_column(data, f"ms at batch {BATCH}", lambda run: batch_cost(run, BATCH)),
         cost_column(data, "peak memory", lambda run: batch_cost(run, BATCH, "peak_bytes"), size),
@@ -85,7 +85,8 @@ def training_seconds(run: Run) -> float | None:
     return sum(stage["seconds"] for stage in stages) if stages else None
 
 
-def _last_epoch(run: Run) -> float | None:
+def last_epoch(run: Run) -> float | None:
+    """Seconds of the last epoch of training; None where they are not recorded."""
     return (run.get("training") or {}).get("training", {}).get("last_epoch_seconds")
 
 

@@ -8,6 +8,7 @@ from pibert.evaluation.scales import BANDS, GROUPS, SCALES
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import (
     DAGGER,
+    UNKNOWN,
     Cell,
     Metric,
     MetricTable,
@@ -137,7 +138,9 @@ def _pair(data: DatasetResults, subject: str, other: str) -> Table | None:
         cells = [Cell(text=component), Cell(text=percent(gain), number=gain)]
         for metric in PAIRED:
             column = measured(data, Metric(metric, metric, component, note="none"))
-            assert column is not None
+            if column is None:
+                cells += [Cell(text=UNKNOWN)] * 2
+                continue
             own = replace(column, values={m: column.values[m] for m in (subject, other)})
             cells += [own.cell(subject), own.cell(other)]
         rows.append(tuple(cells))

@@ -1,0 +1,236 @@
+"""The paper's benchmarks as a user runs them, from files of the published layouts to the report.
+
+The plans are used as they come, with small models and budgets. Downloads are of a folder that is
+laid out like the hub.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pibert.comparison import page as page_module
+from pibert.evaluation import cost
+from pibert.report.comparison.page import write_report
+from tests.command import refusal, well
+from tests.lookalikes import cfdbench, eagle, realpdebench
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+MODELS = "pibert,unet,persistence"
+QUICK = (
+    "samples=160",
+    "training.batch_size=8",
+    "hardware.accelerator=cpu",
+    "hardware.precision=float32",
+    "rollout.starts=2",
+)
+SMALL = ("width=16", "heads=2", "depth=1", "fourier_modes=3", "patch=4", "refine_width=4")
+
+
+def changes(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def small(model: str = "candidates.pibert.model") -> tuple[str, ...]:
+    return tuple(f"{model}.options.{option}" for option in SMALL)
+
+
+def compare(plan: str, *more: str) -> dict[str, Any]:
+    """The ranking and the report of a plan, in the current folder."""
+    file = CONFIGS / "comparisons" / f"{plan}.toml"
+    settings = changes(*QUICK, *small(), "candidates.unet.model.options.width=4", *more)
+    result = well("compare", "--config", file, "--models", MODELS, "--out", "out", *settings)
+    assert "pibert report out" in result.output
+    well("report", "out")
+    results: dict[str, Any] = json.loads(Path("out/results.json").read_text())
+    (data,) = results["data"]
+    assert {row["model"] for row in results["data"][data]["ranking"]} == set(MODELS.split(","))
+    return results
+
+
+@pytest.fixture(scope="module", autouse=True)
+def briefly() -> Iterator[None]:
+    """Models are called once to measure what they cost, and reports have no figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("WARM_UP", "LEAST_REPEATS", "MOST_REPEATS"):
+            patch.setattr(cost, name, 1)
+        patch.setattr(page_module, "write_report", partial(write_report, figures=()))
+        yield
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RealPDEBench's files as the hub has them, of small flows."""
+    return realpdebench.write_root(tmp_path_factory.mktemp("hub"))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans name their data relative to the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def download(mirror: Path, scenario: str) -> None:
+    words = ("--from", mirror, "--to", "data/realpdebench")
+    well("download", "realpdebench", scenario, *words)
+
+
+def test_the_papers_cylinder_goes_from_a_download_to_a_report(mirror: Path) -> None:
+    download(mirror, "cylinder")
+    grid = ("data.cylinder.size=[16,16]", "rollout.steps=2")
+    results = compare("cylinder-real", *grid)
+    text = Path("out/tables.md").read_text()
+    assert "0.39938" in text and "Differences in protocol" in text
+    assert results["comparison"]["data"]["cylinder"]["in_memory"] is True
+    evaluated = well("evaluate", "out/runs/cylinder/pibert-0", "--rollout", 2, "--json")
+    assert json.loads(evaluated.stdout)["rollout"]
+
+
+def test_the_papers_tandem_cylinders_go_from_a_download_to_a_report(mirror: Path) -> None:
+    download(mirror, "fsi")
+    results = compare("fsi-real")
+    pairs = realpdebench.make_index(realpdebench.TANDEMS, 120)["test"]
+    assert results["data"]["fsi"]["test_frames"] == len(pairs)
+    assert results["comparison"]["data"]["fsi"]["in_memory"] is False
+    text = Path("out/tables.md").read_text()
+    assert "99.51" in text and f"test 2 ({len(pairs)})" in text
+    # The fields on the page come from the file, every second row and column.
+    assert "32 × 32" in text and "on 16 × 16" in text
+
+
+@pytest.mark.parametrize(("name", "more"), [("cylinder-real", ["data.size=[16,16]"]),
+                                            ("fsi-real", [])])  # fmt: skip
+def test_the_papers_schedules_train_and_are_evaluated(
+    name: str, more: list[str], mirror: Path
+) -> None:
+    download(mirror, name.partition("-")[0])
+    epochs = [f"{stage}.{key}" for stage in ("pretraining", "training") for key in
+              ("epochs=1", "batch_size=16", "warmup_epochs=0")]  # fmt: skip
+    quick = ("hardware.accelerator=cpu", "hardware.precision=float32")
+    settings = changes(*small("model"), *epochs, *quick, *more)
+    well("train", "--config", CONFIGS / f"{name}.toml", "--out", "run", *settings)
+    evaluated = json.loads(well("evaluate", "run", "--json").stdout)
+    assert evaluated["data"]["test_frames"] > 0
+
+
+def test_tandem_cylinders_split_by_flow_have_figures_over_time(mirror: Path) -> None:
+    download(mirror, "fsi")
+    more = (
+        "data.fsi.split=trajectory",
+        "rollout.steps=2",
+        "published={}",
+        "data.fsi.max_frames=40",
+    )
+    results = compare("fsi-real", *more, "data.fsi.shares.train=0.5", "data.fsi.shares.valid=0.25")
+    metrics = {row["metric"] for row in results["records"]}
+    assert {"psd_ratio_low", "rollout_nmse"} <= metrics
+    assert "Beside the paper" not in Path("out/report.html").read_text()
+
+
+@pytest.mark.parametrize(("problem", "stated"), [("cylinder", False), ("cavity", True)])
+def test_cfdbench_goes_from_its_files_to_a_report(problem: str, stated: bool) -> None:
+    """By random cases of one subset, or with the publishers' split of the whole problem."""
+    own = cfdbench.CASES[problem]
+    for subset in ("bc", "geo", "prop") if stated else ("prop",):
+        for number in range(10):
+            folder = Path(f"data/cfdbench/{problem}/{subset}/case{number:04d}")
+            case = own | {"viscosity": 0.01 * (1 + number)}
+            if subset == "geo":  # the size of the flow differs
+                case |= {"width": 0.02} if "width" in own else {"x_max": 0.2, "radius": 0.02}
+            cfdbench.write_case(folder, case, 5, seed=number)
+    whole = ("path=data/cfdbench/cavity", "split=stated", "options.in_points=true")
+    more = [f"data.{problem}.{setting}" for setting in whole if stated]
+    results = compare(f"cfdbench-{problem}", "rollout.steps=2", *more)
+    assert len(results["data"][problem]["flows"]) == (3 if stated else 2)
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_eagle_goes_from_its_files_to_a_report(stated: bool) -> None:
+    grid = ["data.eagle.hints.shape=[12,16]", "rollout.steps=2"]
+    for number in (1, 2, 3):
+        mesh = eagle.make_mesh(24, seed=number)
+        mesh["pointcloud"] = mesh["pointcloud"] * (1 + 0.01 * number)
+        mesh["PG"] = mesh["PS"] * mesh["VX"]
+        eagle.write_simulation(Path(f"data/eagle/Spl/20/{number}"), mesh)
+    lists = Path("data/eagle/Splits")
+    lists.mkdir()
+    for number, name in enumerate(("train", "valid", "test"), 1):
+        (lists / f"{name}.txt").write_text(f"Spl/20/{number}\n")
+    if stated:
+        grid += ["data.eagle.path=data/eagle/Spl", "data.eagle.split=stated"]
+        grid += ["data.eagle.options.box=[0,5,0,3]"]  # the meshes differ
+    results = compare("eagle", "data.eagle.guard=1", *grid)
+    assert results["data"]["eagle"]["test_frames"] > 0
+
+
+def begun(plan: str, *more: str) -> str:
+    """How a plan is refused before anything is trained."""
+    file = CONFIGS / "comparisons" / f"{plan}.toml"
+    words = ("--models", MODELS, "--out", "out")
+    error = refusal("compare", "--config", file, *words, *changes(*QUICK, *more))
+    assert not list(Path().glob("out/runs/*/*/log.jsonl"))
+    return error
+
+
+def test_without_a_download_the_error_names_the_command() -> None:
+    for plan, scenario in (("cylinder-real", "cylinder"), ("fsi-real", "fsi")):
+        error = begun(plan)
+        assert f"data/realpdebench/{scenario}/hf_dataset/real" in error
+        assert f"pibert download realpdebench {scenario} --to data/realpdebench" in error
+    error = begun("cfdbench-tube")
+    assert "data/cfdbench/tube/prop" in error and "studies.cfdbench tube" in error
+    assert "data/eagle/Spl/20/2" in (error := begun("eagle")) and "eagle-version1" in error
+
+
+def test_a_partial_download_is_refused_with_the_command_that_resumes_it(mirror: Path) -> None:
+    download(mirror, "fsi")
+    real = Path("data/realpdebench/fsi/hf_dataset/real")
+    shard = next(real.glob("data-00002*.arrow"))
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[: len(whole) // 2])
+    error = begun("fsi-real")
+    assert shard.name in error and "pibert download realpdebench fsi" in error
+    shard.unlink()
+    error = begun("fsi-real")
+    assert shard.name in error and "pibert download realpdebench fsi" in error
+
+
+def test_an_index_that_names_absent_flows_is_refused(mirror: Path) -> None:
+    download(mirror, "fsi")
+    index = Path("data/realpdebench/fsi/hf_dataset/val_index_real.json")
+    entries = json.loads(index.read_text())
+    index.write_text(json.dumps([*entries, {"sim_id": "9999_1.0_0.5_1.h5", "time_id": 10}]))
+    error = begun("fsi-real")
+    assert "9999_1.0_0.5_1" in error and "pibert download realpdebench fsi" in error
+    index.unlink()
+    error = begun("fsi-real")
+    assert index.name in error and "pibert download realpdebench fsi" in error
+
+
+def test_lists_that_do_not_fit_the_data_are_refused() -> None:
+    for number in range(4):
+        folder = Path(f"data/cfdbench/tube/prop/case{number:04d}")
+        cfdbench.write_case(folder, cfdbench.CASES["tube"])
+    error = begun("cfdbench-tube", "data.tube.split=stated")
+    assert "bc, geo" in error and "studies.cfdbench tube" in error
+    eagle.write_simulation(Path("data/eagle/Spl/20/2"), frames=8, columns=5, rows=4)
+    stated = ("data.eagle.path=data/eagle/Spl", "data.eagle.split=stated")
+    error = begun("eagle", *stated)
+    assert "Splits/train.txt" in error and "EagleMeshTransformer" in error
+    Path("data/eagle/Splits").mkdir()
+    for name in ("train", "valid", "test"):
+        Path(f"data/eagle/Splits/{name}.txt").write_text("Spl/20/2\nSpl/99/1\n")
+    error = begun("eagle", *stated)
+    assert "1 of 2" in error and "Spl_99_1" in error
+
+
+def test_a_split_that_does_not_match_the_data_is_refused(mirror: Path) -> None:
+    download(mirror, "fsi")
+    assert "stride 20" in begun("fsi-real", "data.fsi.stride=20")
+    assert "found 50" in begun("fsi-real", "data.fsi.options.window=50")
+    assert "found 'sane'" in begun("fsi-real", "data.fsi.options.test_mode=sane")
+    Path("data/realpdebench/fsi/in_dist_test_params_real.json").write_text("{}")
+    assert "'in_dist'" in begun("fsi-real", "data.fsi.options.test_mode=in_dist")

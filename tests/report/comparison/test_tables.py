@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from pibert.evaluation.scores import Scores
 from pibert.report.comparison.table import Cell, Table, digits, duration, near_one, scaled, size
+from pibert.report.comparison.tables import benchmarks
 from pibert.report.comparison.tables.next_frame import best_models, components, pairs, temporal
+from pibert.report.comparison.tables.paper import published
 from pibert.report.comparison.tables.ranking import overview, paired, rates, seeds, summary
 from pibert.report.comparison.tables.rollouts import rollout
 from tests.report.comparison.handmade_results import handmade, record, together
@@ -199,3 +202,55 @@ def test_over_data_sets_only_models_that_ran_on_all_have_a_mean_rank():
     assert cell(table, "pibert", "jet").note == "#2"
     assert cell(table, "dmd", "jet").text == "–"
     assert overview(datasets[:1]) is None
+
+
+def test_the_papers_numbers_are_marked_as_published_and_stand_beside_ours():
+    more = [record("fourierflow-det", "nmse", 0.07, space="standardised")]
+    more.append(record("pibert", "slice_column_11_rel_l2_win_rate", 0.5, component="|u|"))
+    data = handmade(ERRORS | {"fourierflow-det": 0.03}, more)
+    assert published(data) == []
+    comparison = {**data.results["comparison"], "published": {"wakes": "cylinder-real"}}
+    data = replace(data, results={**data.results, "comparison": comparison})
+    errors, costs, shares, protocol = published(data)
+    assert cell(errors, "fourierflow", "NMSE, published").text == "0.05931"
+    assert cell(errors, "fourierflow", "NMSE, here").number == 0.07
+    assert cell(errors, "pinn", "NMSE, published").text == "0.39938"
+    assert cell(errors, "pinn", "NMSE, here").text == "–"
+    assert cell(costs, "pibert", "ms per sample, published").text == "5.85"
+    assert cell(costs, "pibert", "ms per sample, here").number == pytest.approx(6.676)
+    assert cell(shares, "column 11", "win rate, published").text == "86.9 %"
+    assert cell(shares, "column 11", "win rate, here").text == "50 %"
+    assert "73, 9 and 10" in cell(protocol, "split", "the paper").text
+    assert "20,000 samples" in cell(protocol, "budget", "here").text
+
+
+def test_data_sets_are_described_with_their_source_and_pairs():
+    data = handmade(ERRORS)
+    table = benchmarks.summary([data])
+    assert cell(table, "wakes", "flow").text == "cylinder, preset tiny"
+    assert cell(table, "wakes", "stored grid").text == "–"
+    origin = {
+        "title": "PIV", "scenario": "jet", "kind": "measured", "stored_grid": [24, 40],
+        "stride": 20, "frames": [5, 6, 7, 8], "licence": "free", "data_version": "2.1",
+    }  # fmt: skip
+    parameters = [{"Re": 100.0}, {"Re": 300.0}, {}, {"Re": 200.0}]
+    scores = {
+        key: Scores(
+            {**own.card, "data": {**own.card["data"], "origin": origin, "parameters": parameters}},
+            own.arrays,
+        )
+        for key, own in data.scores.items()
+    }
+    facts = {"wakes": {**data.facts, "source": {"path": "x", "fingerprint": "abc"}}}
+    data = replace(data, scores=scores, results={**data.results, "data": facts})
+    table = benchmarks.summary([data])
+    assert cell(table, "wakes", "flow").text == "PIV, jet"
+    assert cell(table, "wakes", "stored grid").text == "24 × 40"
+    assert "every 20th frame" in cell(table, "wakes", "as learned").text
+    # Trajectories 0 and 2 train: 4 and 6 pairs.
+    assert "train 2 (10), validation 1 (5), test 1 (7)" in cell(table, "wakes", "split").text
+    table = benchmarks.provenance([data])
+    assert cell(table, "wakes", "parameters").text == "Re 100 to 300"
+    assert cell(table, "wakes", "flows").text == "4 of 5 to 8 frames, 0.250 apart"
+    assert cell(table, "wakes", "publisher").text == "version 2.1; free"
+    assert cell(table, "wakes", "fingerprint").text == "abc"

@@ -123,7 +123,8 @@ def _duration(data: DatasetResults) -> str:
     if not frames:
         return UNKNOWN
     span = " to ".join(integer(count) for count in sorted({min(frames), max(frames)}))
-    step = "" if dt is None else f", {with_unit(digits(dt), data.info.get('time_unit'))} apart"
+    unit = data.info.get("time_unit") or ""
+    step = "" if dt is None else f", {f'{digits(dt)} {unit}'.strip()} apart"
     return f"{len(frames)} of {span} frames{step}"
 
 

@@ -89,7 +89,7 @@ def _errors(data: DatasetResults, found: Published) -> Table:
         title="The paper's numbers beside ours: errors",
         caption="Published: printed in the paper, not measured here. All channels, standardised "
         "units, test split. The protocols differ (last table of this section), and so do the test "
-        "flows or their number: a difference between two columns is not one between two models. ",
+        "flows or their number: a difference between two columns is not one between two models.",
         head=("model", *_head({m: _ERRORS[m][0] for m in metrics})),
         rows=tuple(rows),
     )
@@ -148,7 +148,7 @@ def _shares(data: DatasetResults, found: Published) -> Table:
         f"along the same columns of {speed} in physical units, and in thirds of the spectrum of "
         "the kinetic energy; the paper has that of the speed, and does not state its bands. "
         "Scales: NMSE after averaging over so many points, standardised units.",
-        head=("", *_head({"win": "win rate", "two": "top-two rate"})),
+        head=("error", *_head({"win": "win rate", "two": "top-two rate"})),
         rows=tuple(rows),
         is_folded=True,
     )
@@ -159,7 +159,7 @@ def _protocol(data: DatasetResults, found: Published) -> Table:
     plan = data.results["comparison"]
     sizes = {r["cost"]["parameters"] for r in data.runs if r["model"] == "pibert" and "cost" in r}
     references = [model for model in data.models if model in UNTRAINED]
-    inputs = "fields, known points, positions and parameters for every network, unless its options "
+    inputs = "fields, known points, positions and parameters for every network, unless its options"
     here = {
         "split": split_text(data),
         "models": f"{len(data.models)}, with {', '.join(references) or 'no references'}",
@@ -180,6 +180,6 @@ def _protocol(data: DatasetResults, found: Published) -> Table:
         caption="As the paper states them, or its published logs where that is said. Both predict "
         "the next frame of u and v on 64 × 64 points; other reasons for differences are in the "
         "documentation (Errata).",
-        head=("", "the paper", "here"),
+        head=("what", "the paper", "here"),
         rows=tuple(rows),
     )

@@ -1,6 +1,7 @@
 """The plans that come as files: they load, are fair, and run on files of the same layout."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ import torch
 
 from pibert.comparison import carry_out, gather, load_comparison, page
 from pibert.comparison.plan import Candidate, Comparison
+from pibert.data.splits import Shares
 from pibert.experiments.flows import prepare
 from pibert.report.comparison.page import write_report
 from pibert.solver.presets import find_preset
@@ -24,6 +26,14 @@ PLANS = Path(__file__).parents[2] / "configs" / "comparisons"
 STUDIES = ("cfdbench-cavity", "cfdbench-cylinder", "cfdbench-tube", "eagle", "plasma")
 """The paper's supplement."""
 FILES = [PLANS / f"{study}.toml" for study in STUDIES]
+TINY_BUDGET = (
+    "samples=60",
+    "training.batch_size=16",
+    "hardware.accelerator=cpu",
+    "hardware.precision=float32",
+    "rollout.steps=2",
+    "rollout.starts=2",
+)
 TINY = (
     "samples=72",
     "candidates.pibert.model.options.width=16",
@@ -207,6 +217,80 @@ def test_the_competition_holds_out_reynolds_numbers(tmp_path: Path) -> None:
     records = carried(plan, tmp_path / "out")["records"]
     found = {"space": "rollout", "metric": "competition_rel_l2", "component": "all"}
     assert 0 < value_of(records, model="persistence", **found)["value"] <= 100
+
+
+QUESTIONS: dict[str, tuple[str, ...]] = {
+    "attention-bias": ("inside",),
+    "pretraining": ("few-higher",),
+    "masking": ("wakes",),
+    "families": ("euler", "wave"),
+}
+"""Plans for the paper's questions, and data sets of each to run."""
+
+
+def small_question(study: str, names: Sequence[str]) -> Comparison:
+    """A plan with small recipes of its own cases, small models and all their settings."""
+    plan = load_comparison(PLANS / f"{study}.toml", TINY_BUDGET)
+    wakes = {"samples": 8, "group": 4, "frames": 8, "warm_up": 1.0}
+    box = {"samples": 8, "frames": 8, "shape": [16, 16]}
+    data = {
+        name: replace(
+            plan.data[name],
+            preset="demo",
+            recipe=wakes if plan.data[name].case == "cylinder" else box,
+            size=(16, 16),
+            split=re.sub(r":\d+$", "", plan.data[name].split),
+            shares=Shares(train=0.5, valid=0.25),
+            labelled=max(plan.data[name].labelled, 0.5),
+        )
+        for name in names
+    }
+
+    def small(name: str) -> Candidate:
+        candidate = plan.candidates[name]
+        options = candidate.model.options | SMALL[candidate.model.name]
+        masking = replace(candidate.masking, block=4)
+        model = replace(candidate.model, preset=None, options=options)
+        return replace(candidate, model=model, masking=masking)
+
+    kept = {n: small(n) for n, c in plan.candidates.items() if c.model.name in SMALL}
+    return replace(plan, data=data, candidates=kept, seeds=(0,))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("study", QUESTIONS)
+def test_the_plans_of_the_papers_questions_run(
+    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
+    plan = small_question(study, QUESTIONS[study])
+    results = carried(plan, tmp_path / "out")
+    for name in QUESTIONS[study]:
+        ranking = results["data"][name]["ranking"]
+        assert {row["model"] for row in ranking} == set(plan.candidates)
+        assert all(math.isfinite(row["nmse"]) for row in ranking)
+    assert plan.tested is None or plan.tested in plan.candidates
+
+
+def test_the_plans_of_the_papers_questions_differ_in_what_they_ask() -> None:
+    plan = load_comparison(PLANS / "attention-bias.toml")
+    own = plan.candidates["pibert-momentum"].model.options
+    assert own == {"family": "incompressible-momentum"}
+    assert plan.candidates["pibert-off"].model.options == {"attention_bias": 0.0}
+    plan = load_comparison(PLANS / "pretraining.toml")
+    shares = {name: c.pretraining for name, c in plan.candidates.items() if "pibert" in name}
+    assert shares["pibert-scratch"] == 0 < shares["pibert-20"] < shares["pibert-50"]
+    assert {data.split.partition(":")[0] for data in plan.data.values()} == {
+        "interpolation",
+        "higher",
+        "lower",
+    }
+    plan = load_comparison(PLANS / "masking.toml")
+    structured = [c.masking for c in plan.candidates.values() if c.masking.kinds == ("structured",)]
+    assert {masking.guide for masking in structured} == {"vorticity", "residual"}
+    trained = {(c.pretraining, c.pretraining_weights) for n, c in plan.candidates.items()
+               if n.startswith("pibert-") and n != "pibert-scratch"}  # fmt: skip
+    assert len(trained) == 1
 
 
 def test_every_family_has_its_data_set_and_bias() -> None:

@@ -1,11 +1,13 @@
 """Small folders laid out like RealPDEBench: Arrow shards with their JSON files, and raw HDF5.
 
 Every value identifies its position: field number * 1000 + frame + row / 10 + column / 100, plus
-5000 times the number of the trajectory.
+5000 times the number of the trajectory. ``python -m tests.lookalikes.realpdebench FOLDER`` writes
+a whole download.
 """
 
 import json
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,3 +204,7 @@ def write_competition(folder: Path, names: Sequence[str], *, frames: int = 45) -
             h5["u"], h5["v"], h5["x"], h5["y"] = u, v, x, y
             h5["t"] = (0.08 + t).astype(np.float32)
             h5["re"], h5["aoa"] = (np.int32(value) for value in name.split("_"))
+
+
+if __name__ == "__main__":
+    write_root(Path(sys.argv[1]))

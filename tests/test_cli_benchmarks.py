@@ -234,3 +234,9 @@ def test_a_split_that_does_not_match_the_data_is_refused(mirror: Path) -> None:
     assert "found 'sane'" in begun("fsi-real", "data.fsi.options.test_mode=sane")
     Path("data/realpdebench/fsi/in_dist_test_params_real.json").write_text("{}")
     assert "'in_dist'" in begun("fsi-real", "data.fsi.options.test_mode=in_dist")
+
+
+def test_an_experiment_and_a_plan_in_each_others_place_are_refused_with_the_other_command() -> None:
+    plan, experiment = CONFIGS / "comparisons" / "fsi-real.toml", CONFIGS / "fsi-real.toml"
+    assert "pibert compare" in refusal("train", "--config", plan, "--out", "run")
+    assert "pibert train" in refusal("compare", "--config", experiment, "--out", "out")

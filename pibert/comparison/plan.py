@@ -380,6 +380,11 @@ def load_comparison(path: Path | str, overrides: tuple[str, ...] = ()) -> Compar
 
 def with_candidates(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain data of a plan, with the key of earlier versions replaced."""
+    if "model" in plan:
+        raise ValueError(
+            "expected a plan with candidates, found the settings of one model; run pibert train "
+            "--config FILE --out RUN, or choose a plan in configs/comparisons/"
+        )
     if FORMER_KEY in plan and "candidates" in plan:
         raise ValueError(f"expected candidates or {FORMER_KEY}, found both; leave out {FORMER_KEY}")
     return {"candidates" if key == FORMER_KEY else key: value for key, value in plan.items()}

@@ -291,4 +291,14 @@ class Experiment:
 
 def load_experiment(path: Path | str, overrides: tuple[str, ...] = ()) -> Experiment:
     """An experiment from a TOML file, with changes such as ``training.epochs=10``."""
-    return config.read(Path(path), Experiment, overrides)
+    return config.read(Path(path), Experiment, overrides, upgrade=_no_plan)
+
+
+def _no_plan(data: dict[str, Any]) -> dict[str, Any]:
+    """Return plain data of an experiment; a plan of several models is refused."""
+    if {"candidates", "entrants"} & set(data):
+        raise ValueError(
+            "expected the settings of one model, found a plan that compares several; run pibert "
+            "compare --config FILE --out FOLDER, or choose an experiment in configs/"
+        )
+    return data

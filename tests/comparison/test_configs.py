@@ -16,6 +16,7 @@ from pibert.comparison import carry_out, gather, load_comparison, page
 from pibert.comparison.plan import Candidate, Comparison
 from pibert.data.splits import Shares
 from pibert.experiments.flows import prepare
+from pibert.physics import find_family
 from pibert.report.comparison.page import write_report
 from pibert.solver.presets import find_preset
 from tests.comparison.setups import MemoryWatcher, value_of
@@ -270,6 +271,11 @@ def test_the_plans_of_the_papers_questions_run(
         assert {row["model"] for row in ranking} == set(plan.candidates)
         assert all(math.isfinite(row["nmse"]) for row in ranking)
     assert plan.tested is None or plan.tested in plan.candidates
+    if study == "families":  # conservation, positivity, dispersion ... of rollouts
+        rows = {(r["data"], r["metric"]) for r in results["records"] if r["space"] == "rollout"}
+        for name, data in plan.data.items():
+            recipe: Any = find_preset(str(data.case), data.preset)
+            assert {(name, m) for m in find_family(recipe.family).diagnostic_names} <= rows
 
 
 def test_the_plans_of_the_papers_questions_differ_in_what_they_ask() -> None:

@@ -2,7 +2,7 @@
 
 ``report.html`` holds its style, script and figures, and its policy forbids the browser to fetch
 anything. ``tables.md`` and ``tables.tex`` hold the tables alone. The markup is in
-``report/templates``; everything comes from results, and no model is loaded.
+``report/templates``; everything comes from results, and no weights are loaded.
 """
 
 import itertools

@@ -135,9 +135,10 @@ class DatasetResults:
 
     @property
     def subject(self) -> str | None:
-        """The model that tables set against single others: the paper's PIBERT, or else another."""
+        """The model that tables set against single others: that of the plan, or else a PIBERT."""
+        tested = self.results.get("comparison", {}).get("tested")
         pibert = sorted(name for name in self.models if name.startswith("pibert"))
-        return pibert[0] if pibert else None
+        return next((name for name in (tested, *pibert) if name in self.models), None)
 
     def rival(self, model: str = "pibert") -> str | None:
         """The best other trained model."""

@@ -205,15 +205,15 @@ def convergence(data: DatasetResults) -> Plot | None:
         style = {"va": "top", "fontsize": NORMAL - 1, "color": colour}
         ax.text(starts["pibert"], 0.99, words, transform=above, **style)
     logarithmic(right, "y", [error for root in roots.values() for error in root.values()])
-    frame(right, "b  Its root", x="epoch, after pretraining", y="error [standard deviations]")
+    frame(right, "b  Relative error", x="epoch, after pretraining", y="root mean square error")
     for model, root in roots.items():
         _draw_line(right, data, model, root, epochs[model])
     side_legend(right)
     caption = (
         "(a) Mean squared error of standardised fields on the validation split against the samples "
-        "seen, repetitions and pretraining included. (b) Its root, about the relative L2 error, "
-        "against the epochs of training alone. Rings mark the chosen epoch, whose weights are "
-        "scored on the test split."
+        "seen, repetitions and pretraining included. (b) Its root, in standard deviations of the "
+        "training data, against the epochs of training alone. Rings mark the chosen epoch, whose "
+        "weights are scored on the test split."
     )
     return Plot(figure, caption)
 

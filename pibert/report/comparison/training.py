@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from pibert.report.comparison.plots import (
     Plot,
@@ -206,6 +207,7 @@ def convergence(data: DatasetResults) -> Plot | None:
         ax.text(starts["pibert"], 0.99, words, transform=above, **style)
     logarithmic(right, "y", [error for root in roots.values() for error in root.values()])
     frame(right, "b  Relative error", x="epoch, after pretraining", y="root mean square error")
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
     for model, root in roots.items():
         _draw_line(right, data, model, root, epochs[model])
     side_legend(right)

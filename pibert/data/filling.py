@@ -219,6 +219,7 @@ class Example:
     missing: Bool[Tensor, "y x"]
     flagged: Bool[Tensor, "y x"]
     body: Bool[Tensor, "y x"]
+    length_unit: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,4 +347,5 @@ def _example(filler: Filler, frame: int) -> Example:
         missing=gaps.missing[0],
         flagged=gaps.flagged[0],
         body=~gaps.fluid[0],
+        length_unit=filler.base.length_unit,
     )

@@ -47,6 +47,7 @@ def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str =
     grid, body = spec.grid, example.body
     still_missing = example.missing & ~example.after.isfinite().all(0)
     names = spec.channels[:_CHANNELS]
+    x, y = (with_unit(axis, example.length_unit) for axis in "xy")
     figure, axes = panels(len(names), grid, size=1.2 * PANEL, below=0.4)
     for row, (name, unit) in enumerate(zip(names, spec.units, strict=False)):
         before = layer_of(example.before[row], ~body & ~example.missing)
@@ -65,14 +66,14 @@ def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str =
         for ax in (left, middle, right):
             _paint(ax, body, grid, GREY)
         _ring(left, example.flagged, grid)
-        left.set_ylabel(f"{with_unit(name, unit)}\n\ny", fontsize=10)
+        left.set_ylabel(f"{with_unit(name, unit)}\n\n{y}", fontsize=10)
         if bool(example.flagged.any()):
             right.set_title(f"rms {moved.rms:.2g}", fontsize=9)
     for ax, heading in zip(axes[0], ("before", "filled", "change of flagged vectors"), strict=True):
         extra = ax.get_title()
         ax.set_title(f"{heading}, {extra}" if extra else heading, fontsize=11)
     for ax in axes[-1]:
-        ax.set_xlabel("x")
+        ax.set_xlabel(x)
     _add_legend(figure, example)
     if title:
         figure.suptitle(title, fontsize=12)

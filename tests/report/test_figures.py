@@ -64,7 +64,8 @@ def example(channels: int = 2, missing: bool = True, flagged: bool = True) -> Ex
     after[:, masks[2]] = before[:, masks[2]] = math.nan
     spec = FieldSpec(channels=tuple("uvpT")[:channels], grid=Grid(SHAPE, 0.1, 0.2))
     names = dict(zip(("missing", "flagged", "body"), masks, strict=True))
-    return Example(name="a", frame=3, spec=spec, before=before, after=after, **names)
+    names |= {"before": before, "after": after, "length_unit": "mm"}
+    return Example(name="a", frame=3, spec=spec, **names)
 
 
 def test_the_change_is_that_of_flagged_vectors_and_missing_ones_are_grey(
@@ -79,3 +80,6 @@ def test_the_change_is_that_of_flagged_vectors_and_missing_ones_are_grey(
     assert torch.equal(torch.from_numpy(after.mask), one.body)
     assert torch.equal(torch.from_numpy(~change.mask), one.flagged)
     assert change.compressed() == pytest.approx([-3.0])
+    lowest = drawn[0].axes[3]
+    assert lowest.get_xlabel() == "x [mm]"
+    assert "y [mm]" in lowest.get_ylabel()

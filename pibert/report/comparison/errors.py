@@ -1,9 +1,10 @@
 """Figures of errors: by component, by scale, by frame, by test flow, and of whole sequences.
 
-Models are ordered by rank. Axes of errors are logarithmic, since models differ by orders of
-magnitude; LPCC and R² have axes from 0 to 1, and values below 0 are written as numbers.
+Models are ordered by rank. Axes are logarithmic, since models differ by orders of magnitude; of
+LPCC and R² they show the distance to 1.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,8 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.mlab import GaussianKDE
-from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from pibert.evaluation.measure import SPEED
 from pibert.evaluation.scales import BANDS, GROUPS, SCALES
@@ -30,120 +29,124 @@ from pibert.report.comparison.plots import (
 from pibert.report.comparison.results import UNTRAINED, DatasetResults
 from pibert.report.comparison.table import Metric, digits
 from pibert.report.comparison.tables.ranking import flow_errors
-from pibert.report.figures import NORMAL, SMALL, with_unit
+from pibert.report.figures import LARGE, SMALL, with_unit
 
-MOST = 10
-"""Models whose bars in a group can be distinguished."""
-_FULL = 0.86
-"""Share of a group's width that its bars fill."""
+SCORES = ("lpcc", "r2")
+"""Metrics of which 1 is perfect: figures show the distance to it."""
+_GROUPS: tuple[dict[str, Any], ...] = tuple(
+    {"color": colour, "marker": marker, "ms": 4.2, "ls": "", "zorder": 3}
+    for marker, colour in zip(
+        "osD^vP<X>*",
+        "#2b5c8a #e08214 #4f9d45 #c2185b #8e63a8 #767600 #17becf #a0622d #444444 #d32f2f".split(),
+        strict=True,
+    )
+)
+"""Styles of the groups of a panel; in panels of more they repeat."""
+_PANEL, _LEGEND = 2.5, 172
+"""Width of a panel in inches, and of its legend in points."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _FLOW_MODELS, _FLOW_ROWS = 6, 48
 
 
-class Bar(NamedTuple):
+class Dot(NamedTuple):
     value: float
     low: float | None
     high: float | None
 
 
-def bar_of(data: DatasetResults, model: str, group: Metric) -> Bar | None:
-    """Mean over seeds, and the widest of their intervals; None where nothing was measured."""
+def dot_of(data: DatasetResults, model: str, group: Metric) -> Dot | None:
+    """Mean over seeds, and the widest of their intervals; None where nothing was measured.
+
+    Of ``SCORES`` the distance to 1.
+    """
     value = data.value(model, group.metric, group.component)
     if value is None:
         return None
     records = data.find(model, group.metric, group.component)
-    low = [record["low"] for record in records if record["low"] is not None]
-    high = [record["high"] for record in records if record["high"] is not None]
-    return Bar(value, min(low, default=None), max(high, default=None))
+    low = min((r["low"] for r in records if r["low"] is not None), default=None)
+    high = max((r["high"] for r in records if r["high"] is not None), default=None)
+    if group.metric not in SCORES:
+        return Dot(value, low, high)
+    return Dot(1 - value, None if high is None else 1 - high, None if low is None else 1 - low)
 
 
-def draw_bars(
+def draw_dots(
     ax: Axes, data: DatasetResults, models: Sequence[str], title: str, groups: Sequence[Metric]
 ) -> None:
-    """Fill axes with groups of bars."""
-    width, ends = _FULL / len(models), []
-    is_share = groups[0].metric in ("lpcc", "r2")
-    for centre, group in enumerate(groups):
-        for number, model in enumerate(models):
-            bar = bar_of(data, model, group)
-            if bar is None:
+    """Fill axes with a row for each model and a dot with its interval for each group."""
+    longest = max(len(group.label) for group in groups)
+    columns = max(1, int(_LEGEND / (SMALL * (2.2 + 0.62 * longest))))
+    lines = -(-len(groups) // columns) if len(groups) > 1 else 0
+    frame(ax)
+    ax.set_title(title, fontsize=LARGE, loc="left", pad=4 + 11 * lines)
+    for row in range(0, len(models), 2):
+        ax.axhspan(row - 0.5, row + 0.5, color="0.965", lw=0, zorder=0)
+    handles, known = [], []
+    for number, (group, style) in enumerate(zip(groups, itertools.cycle(_GROUPS), strict=False)):
+        shift = 0.7 * ((number + 0.5) / len(groups) - 0.5)
+        for row, model in enumerate(models):
+            dot = dot_of(data, model, group)
+            if dot is None or not dot.value > 0:
                 continue
-            x = centre + width * (number - (len(models) - 1) / 2)
-            ax.bar(x, bar.value, 0.92 * width, **_bar_style(data, model))
-            if bar.low is not None and bar.high is not None:
-                ax.plot([x, x], [bar.low, bar.high], color="0.1", lw=0.7, solid_capstyle="butt")
-            if is_share and bar.value < 0:
-                text = f"{bar.value:.2g}".replace("-", "\N{MINUS SIGN}")
-                at: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom"}
-                ax.text(x, 0.02, text, **at, fontsize=SMALL - 1, color=data.colour(model))
-            ends += [end for end in bar if end is not None and end > 0]
-    frame(ax, title)
-    ax.grid(False, axis="x")
-    ax.set_xticks(range(len(groups)), [group.label for group in groups])
-    ax.set_xlim(-0.5, len(groups) - 0.5)
-    ax.tick_params(axis="x", length=0, labelsize=NORMAL)
-    if is_share:
-        ax.set_ylim(0, 1.02)
-    elif ends:
-        ax.set_yscale("log")
-        ax.set_ylim(10 ** np.floor(np.log10(min(ends)) - 0.15), 1.3 * max(ends))
-        ax.yaxis.set_major_locator(LogLocator(numticks=8))
-        ax.yaxis.set_minor_formatter(NullFormatter())
+            ends = [end for end in dot if end is not None and end > 0]
+            ax.plot([min(ends), max(ends)], [row + shift] * 2, color=style["color"], lw=1.1)
+            ax.plot(dot.value, row + shift, **style)
+            known += ends
+        handles.append(Line2D([], [], **style, label=group.label))
+    if known:
+        logarithmic(ax, "x", known)
+    rows_of_models(ax, [data.ranked(model) for model in models])
+    if len(groups) > 1:
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.03, 0.985)}
+        gaps = {"handletextpad": 0.0, "columnspacing": 0.6, "borderpad": 0.1, "handlelength": 1.4}
+        style = {"ncols": columns, "frameon": False, "fontsize": SMALL, **gaps}
+        ax.legend(handles=handles, **place, **style)
 
 
-def _bar_style(data: DatasetResults, model: str) -> dict[str, Any]:
-    hatch = "////" if model == "pibert" else None
-    return {"facecolor": data.colour(model), "edgecolor": "white", "lw": 0, "hatch": hatch}
-
-
-def _bar_figure(
+def _dot_figure(
     data: DatasetResults, panels: Mapping[str, Sequence[Metric]], caption: str
 ) -> Plot | None:
-    """The panels that have anything to show, two in a row."""
-    models = data.shown(MOST)
+    """The panels that have anything to show, side by side, with all models by rank."""
     filled = {
-        title: [g for g in groups if any(bar_of(data, m, g) is not None for m in models)]
+        title: [g for g in groups if any(dot_of(data, m, g) is not None for m in data.models)]
         for title, groups in panels.items()
     }
     filled = {title: groups for title, groups in filled.items() if groups}
     if not filled:
         return None
-    rows = -(-len(filled) // 2)
-    height = 2.5 * rows + 0.3 + 0.2 * -(-len(models) // 5)
-    figure, axes = sheet(10, height, rows, min(2, len(filled)))
-    for letter, ax, (title, groups) in zip("abcdef", axes.flat, filled.items(), strict=False):
-        draw_bars(ax, data, models, f"({letter}) {title}", groups)
-    for ax in axes.flat[len(filled) :]:
-        ax.set_axis_off()
-    legend(figure, [Patch(label=data.ranked(m), **_bar_style(data, m)) for m in models], 5)
+    row = 0.13 + 0.035 * max(map(len, filled.values()))
+    size = (_PANEL * len(filled) + 1.7, row * len(data.models) + 1.0)
+    figure, axes = sheet(*size, 1, len(filled), sharey=True)
+    for letter, ax, (title, groups) in zip("abcdef", axes[0], filled.items(), strict=False):
+        draw_dots(ax, data, data.models, f"{letter}  {title}", groups)
     return Plot(figure, caption)
 
 
 def metrics(data: DatasetResults) -> Plot | None:
     """LMAE, LPCC, R² and NMSE of every component."""
     panels = {}
-    for title, metric in {"LMAE": "lmae", "LPCC": "lpcc", "R²": "r2", "NMSE": "nmse"}.items():
+    one = "1 \N{MINUS SIGN} "
+    titles = {"NMSE": "nmse", "LMAE": "lmae", f"{one}R²": "r2", f"{one}LPCC": "lpcc"}
+    for title, metric in titles.items():
         components = [*data.spec.channels, SPEED, "all"]
         units = {r["unit"] for c in components for r in data.find(data.models[0], metric, c)}
         unit = units.pop() if len(units) == 1 else "1"
         panels[with_unit(title, unit)] = [Metric(name, metric, name) for name in components]
     caption = (
-        f"All {data.facts['test_frames']} test frames, physical units: LMAE and NMSE (lower is "
-        "better), LPCC and R² (higher is better) of every component; models by rank."
+        f"All {data.facts['test_frames']} test frames, physical units: NMSE, LMAE, and the "
+        "distances of R² and LPCC to 1, of every component; lower is better, models by rank."
         f"{interval_text(data)}"
     )
-    return _bar_figure(data, panels, caption)
+    return _dot_figure(data, panels, caption)
 
 
 def scales(data: DatasetResults) -> Plot | None:
     """Errors of wavelet sub-bands, of averaged fields, and of wavenumber bands."""
     panels = {
-        "wavelet sub-bands, NMSE": [Metric(name, "haar_nmse", name) for name in GROUPS],
-        "averages over k × k points, NMSE": [Metric(f"k = {k}", f"scale_{k}_nmse") for k in SCALES],
-        "wavenumber bands, NMSE": [Metric(name, "band_nmse", name) for name in BANDS],
-        "wavenumber bands, error of the spectrum": [
-            Metric(name, "band_spectrum_error", name) for name in BANDS
-        ],
+        "NMSE of wavelet bands": [Metric(name, "haar_nmse", name) for name in GROUPS],
+        "NMSE of k × k averages": [Metric(f"k = {k}", f"scale_{k}_nmse") for k in SCALES],
+        "NMSE by wavenumber": [Metric(name, "band_nmse", name) for name in BANDS],
+        "Error of the spectrum": [Metric(name, "band_spectrum_error", name) for name in BANDS],
     }
     caption = (
         f"All {data.facts['test_frames']} test frames, errors from coarse to fine; lower is "
@@ -152,7 +155,7 @@ def scales(data: DatasetResults) -> Plot | None:
         "error with that of the truth, the error of the spectrum compares both spectra and ignores "
         f"phase.{interval_text(data)}"
     )
-    return _bar_figure(data, panels, caption)
+    return _dot_figure(data, panels, caption)
 
 
 def sequence_metrics(data: DatasetResults) -> Plot | None:
@@ -164,7 +167,7 @@ def sequence_metrics(data: DatasetResults) -> Plot | None:
             Metric("all wavenumbers", "official_frmse"),
             *(Metric(band, f"official_frmse_{band}") for band in BANDS),
         ],
-        "other errors": [Metric(with_unit(n, units.get(m)), m) for n, m in singles.items()],
+        "Other errors": [Metric(with_unit(n, units.get(m)), m) for n, m in singles.items()],
     }
     caption = (
         "Metrics of whole sequences, computed as in RealPDEBench's code, of one-step "
@@ -173,7 +176,7 @@ def sequence_metrics(data: DatasetResults) -> Plot | None:
         "the variance in time of the velocity, not of its energy. MVPE: error of the mean velocity "
         f"at probes behind the body.{interval_text(data)}"
     )
-    return _bar_figure(data, panels, caption)
+    return _dot_figure(data, panels, caption)
 
 
 def frame_errors_of(data: DatasetResults) -> dict[str, np.ndarray]:
@@ -196,7 +199,7 @@ def error_distribution(data: DatasetResults) -> Plot | None:
         return None
     figure, axes = sheet(8, 0.36 * len(errors) + 1.1)
     ax = axes[0, 0]
-    frame(ax, "relative error of a frame", x="error / truth, L2 over channels and known points")
+    frame(ax, "Relative error of a frame", x="error / truth, L2 over channels and known points")
     logarithmic(ax, "x", np.concatenate(list(errors.values())).tolist())
     for row, (model, values) in enumerate(errors.items()):
         _draw_violin(ax, row, values, data.colour(model))

@@ -34,7 +34,6 @@ from pibert.report.comparison.spectra import draw_power
 from pibert.report.figures import (
     LARGE,
     NORMAL,
-    SMALL,
     add_bar,
     layer_of,
     panels,
@@ -238,7 +237,8 @@ def profiles(data: DatasetResults) -> Plot | None:
             for model, own in found.items():
                 line = torch.where(known, own[row].values, math.nan)[:, column]
                 ax.plot(line, y[:, column], **line_style(data, model))
-            title = f"{name}, x = {x[0, column]:.3g}" if row == 0 else ""
+            place = f"{name}, x = {x[0, column]:.3g} {data.info['length_unit'] or ''}".rstrip()
+            title = place if row == 0 else ""
             frame(ax, title, x=quantity.label)
             ax.margins(y=0.01)
             ax.locator_params(axis="x", nbins=5)
@@ -259,12 +259,13 @@ def spectra(data: DatasetResults) -> Plot | None:
     series = {"truth": first["true_series"], **{m: _shown(data, m)["series"] for m in whole}}
     series = {name: values[..., channel] for name, values in series.items()}
     title = f"Power spectral density of {spec.channels[channel]}, free runs"
-    figure, ax, peak = draw_power(data, series, title, spec.units[channel], _SMALLEST)
-    ax.axvline(peak, color="0.7", lw=0.8, zorder=0)
+    figure, axes, peak = draw_power(data, series, title, spec.units[channel], _SMALLEST)
+    for ax in axes:
+        ax.axvline(peak, color="0.7", lw=0.8, zorder=0)
     caption = (
-        f"{_origin(data, models)} Mean over {len(first['probes'])} probes, Hann window. Vertical "
-        "line: the highest peak of the truth. The runs see no true frame after their start, so a "
-        "peak in the right place is the model's own."
+        f"{_origin(data, models)} Mean over {len(first['probes'])} probes, Hann window; (b) "
+        "predicted over true. Vertical line: the highest peak of the truth. The runs see no true "
+        "frame after their start, so a peak in the right place is the model's own."
     )
     return Plot(figure, caption)
 
@@ -286,8 +287,8 @@ def densities(data: DatasetResults) -> Plot | None:
         for name, values in curves.items():
             shown = np.where(values[channel] > floor, values[channel], np.nan)
             ax.plot(middles[channel], shown, **line_style(data, name))
-        ax.set_yscale("log")
-        ax.tick_params(labelsize=SMALL)
+        logarithmic(ax, "y", [floor, 1e4 * floor])
+        ax.locator_params(axis="x", nbins=6)
     style: dict[str, Any] = {"columns": min(len(curves), 7)}
     legend(figure, [Line2D([], [], **line_style(data, name)) for name in curves], **style)
     caption = (

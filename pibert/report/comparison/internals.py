@@ -54,7 +54,10 @@ _PANELS = ("field", "gain", "fourier_rms", "gate_map", "residual", "attention", 
 _LOWEST = -0.25
 """Lower values of R² are shown at this one: nothing is known either way."""
 _INPUT = {"alignment_input": "input: values", "alignment_input_mean": "input: mean"}
-_GREY: dict[str, Any] = {"color": "0.45", "ls": "-.", "lw": 1.2}
+_GREYS: tuple[dict[str, Any], ...] = tuple(
+    {"color": "0.45", "ls": ls, "lw": 1.2} for ls in ("-.", ":")
+)
+"""Lines of the inputs."""
 Curves = dict[str, np.ndarray]
 
 
@@ -180,6 +183,7 @@ def _draw_fourier(ax: Axes, shown: TokenFrame) -> str:
     values = np.ma.masked_invalid(rms)
     add_bar(ax, ax.imshow(values, cmap=colours, origin="lower", extent=extent, aspect="auto"))
     ax.set_box_aspect(height_over_width(shown.grid))
+    ax.locator_params(nbins=5, integer=True)
     ax.set_xlabel("$k_x$ [cycles per domain]", fontsize=NORMAL)
     ax.set_ylabel("$k_y$ [cycles per domain]", fontsize=NORMAL)
     return "Fourier weights, rms"
@@ -221,8 +225,8 @@ def embedding_alignment(data: DatasetResults) -> Plot | None:
     ax, scales = axes[0, 0], np.arange(len(SCALES))
     frame(ax, "Vorticity from embeddings", x="scale [grid points]", y="held-out R²")
     ax.set_xticks(scales, [f"{scale}" for scale in SCALES])
-    for label, values in inputs.items():
-        ax.plot(scales, values, **_GREY, zorder=2, label=label)
+    for (label, values), style in zip(inputs.items(), _GREYS, strict=False):
+        ax.plot(scales, values, **style, zorder=2, label=label)
     for model, values in curves.items():
         ax.plot(scales, values, **line_style(data, model), marker="o", ms=4)
     side_legend(ax)
@@ -260,7 +264,8 @@ def _draw_means(
             ax.plot([before, trained], [row, row], color=data.colour(model), lw=1.0, alpha=0.6)
             ax.plot([before], [row], **dot, mfc="w")
         ax.plot([trained], [row], **dot)
-    for values in inputs.values():
-        ax.axvline(float(np.nanmean(values)), **_GREY, zorder=1)
+    for values, style in zip(inputs.values(), _GREYS, strict=False):
+        ax.axvline(float(np.nanmean(values)), **style, zorder=1)
+    ax.margins(x=0.05)
     widths = {m: data.first(m).card.get("embedding", {}).get("width") for m in order}
     rows_of_models(ax, [m if widths[m] is None else f"{m} ({widths[m]})" for m in order])

@@ -1,17 +1,20 @@
 """What the figures of a comparison report share: axes, line and point styles, legends."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, Locator, NullFormatter
 
 from pibert.report.comparison.results import COLOURS, UNTRAINED, DatasetResults
 from pibert.report.figures import LARGE, NORMAL, SMALL, blank, with_unit
+
+_NARROW = 0.6
+"""Decades below which a logarithmic axis has even steps between its ticks."""
 
 
 class Plot(NamedTuple):
@@ -78,23 +81,56 @@ def logarithmic(ax: Axes, which: str, values: Sequence[float]) -> None:
     axis = getattr(ax, f"{which}axis")
     getattr(ax, f"set_{which}scale")("log")
     getattr(ax, f"set_{which}lim")(low, high)
-    decades = math.log10(high / low)
     axis.set_minor_formatter(NullFormatter())
-    if decades < 0.6:  # too narrow for 1, 2, 5
-        step = 10.0 ** math.floor(math.log10(high - low))
-        step *= next(f for f in (0.2, 0.5, 1.0, 2.0, 5.0) if (high - low) / (f * step) <= 5)
-        ticks = [step * n for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_locator(_PlainTicks(ax, which))
+    if math.log10(high / low) < _NARROW:
         axis.set_minor_locator(FixedLocator([]))
-    else:
-        steps = (1.0, 2.0, 5.0) if decades < 2.2 else (1.0,)
-        axis.set_major_locator(LogLocator(subs=steps, numticks=8))
     axis.set_major_formatter(lambda value, _: _tick_label(value))
+
+
+class _PlainTicks(Locator):
+    """Ticks of a logarithmic axis ("x" or "y"): the densest set whose labels do not touch."""
+
+    def __init__(self, ax: Axes, which: str) -> None:
+        self.ax, self.which = ax, which
+
+    def __call__(self) -> list[float]:
+        return self.tick_values(*getattr(self.ax, f"get_{self.which}lim")())
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        sets = [ticks for ticks in _tick_sets(vmin, vmax) if len(ticks) > 1]
+        sets += [[ticks[0], ticks[-1]] for ticks in sets[:1]]
+        box = self.ax.get_window_extent()
+        size = box.width if self.which == "x" else box.height
+        decade = size * 72 / self.ax.figure.dpi / math.log10(vmax / vmin)
+        return next((t for t in sets if self._have_room(t, decade)), sets[-1] if sets else [])
+
+    def _have_room(self, ticks: list[float], decade: float) -> bool:
+        """Whether labels fit, at so many points per decade."""
+        letters = max(len(_tick_label(tick).strip("$").replace("^{", "")) for tick in ticks)
+        needed = SMALL * (0.62 * letters + 0.5 if self.which == "x" else 1.5)
+        return len(ticks) <= 8 and bool((np.diff(np.log10(ticks)) * decade).min() > needed)
+
+
+def _tick_sets(low: float, high: float) -> Iterator[list[float]]:
+    """Ticks between positive ends, the densest first."""
+    if math.log10(high / low) < _NARROW:
+        scale = 10.0 ** math.floor(math.log10(high - low))
+        for step in (scale * factor for factor in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)):
+            first, last = math.ceil(low / step), math.floor(high / step)
+            if last - first < 6:
+                yield [step * n for n in range(first, last + 1)]
+        return
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for stride, factors in ((1, (1, 2, 5)), (1, (1, 3)), *((n, (1,)) for n in range(1, 12))):
+        powers = [n for n in range(first, last + 1) if n % stride == 0]
+        ticks = [factor * 10.0**n for n in powers for factor in factors]
+        yield [tick for tick in ticks if low <= tick <= high]
 
 
 def _tick_label(value: float) -> str:
     """A short number, with a power of ten only where necessary."""
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     mantissa, exponent = f"{value:.1e}".split("e")
     mantissa = mantissa.removesuffix(".0")

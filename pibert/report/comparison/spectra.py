@@ -38,6 +38,8 @@ TERMS = "terms/physical/spectra"
 _MOST = 9
 _POWER_SHOWN = 1e-7
 """Power below this share of the maximum is rounding."""
+_FARTHEST = 100.0
+"""Largest ratio of powers that is shown."""
 
 
 def spectra(data: DatasetResults) -> Plot | None:
@@ -103,12 +105,13 @@ def power_spectra(data: DatasetResults) -> Plot | None:
         return None
     shown = {"truth": series.truth, **series.models}
     title = f"Power spectral density of {series.label}, one-step predictions"
-    figure, ax, _ = draw_power(data, shown, title, series.unit, _POWER_SHOWN)
-    _mark_bands(ax, np.linspace(0, ax.get_xlim()[1], 4).tolist())
+    figure, axes, _ = draw_power(data, shown, title, series.unit, _POWER_SHOWN)
+    for ax in axes:
+        _mark_bands(ax, np.linspace(0, ax.get_xlim()[1], 4).tolist())
     caption = (
         f"Density of {series.label} in {data.trajectory(0)}, mean over {len(series.probes)} "
-        "probes, Hann window; the bands are thirds of the frequencies. The table has the predicted "
-        "over the true energy in each band. Every frame is predicted from the true frame before "
+        "probes, Hann window; (b) predicted over true. The bands are thirds of the frequencies, "
+        "for which the table has ratios. Every frame is predicted from the true frame before "
         "it: persistence, which repeats the truth one step late, is correct by construction, and "
         "the frequencies of a rollout are not shown."
     )
@@ -117,10 +120,11 @@ def power_spectra(data: DatasetResults) -> Plot | None:
 
 def draw_power(
     data: DatasetResults, series: Mapping[str, Tensor], title: str, unit: str, lowest: float
-) -> tuple[Figure, Axes, float]:
-    """Mean power densities of series (t, probe) by model; returns the highest peak of the truth.
+) -> tuple[Figure, Sequence[Axes], float]:
+    """Mean power densities of series (t, probe) by model, and their ratio to the truth.
 
-    Powers below ``lowest`` times the maximum of the truth are drawn there.
+    Powers below ``lowest`` times the maximum of the truth are drawn there, and ratios where the
+    truth is above. Also returns the frequency of the highest peak of the truth.
     """
     clock, curves = time_unit(data), {}
     for name, values in series.items():
@@ -128,17 +132,26 @@ def draw_power(
         curves[name] = power.mean(1)[1:].numpy()
     f, floor = frequency[1:].numpy(), lowest * curves["truth"].max()
     shown = {name: np.maximum(values, floor) for name, values in curves.items()}
-    figure, axes = sheet(8.4, 3.9)
-    ax = axes[0, 0]
+    figure, axes = sheet(11.4, max(3.9, 0.16 * len(shown) + 1.2), 1, 2)
+    left, right = axes[0]
     across = with_unit("frequency f", None if clock is None else inverse_unit(clock))
     density = None if unit == "1" else f"({unit})² {clock or ''}".strip()
-    frame(ax, title, x=across, y=with_unit("P(f)", density))
-    logarithmic(ax, "y", np.concatenate(list(shown.values())).tolist())
+    frame(left, f"a  {title}", x=across, y=with_unit("P(f)", density))
+    frame(right, "b  Predicted over true", x=across, y="ratio")
+    logarithmic(left, "y", np.concatenate(list(shown.values())).tolist())
+    resolved = curves["truth"] > floor
+    ratios = {
+        name: (values / curves["truth"])[resolved].clip(1 / _FARTHEST, _FARTHEST)
+        for name, values in shown.items()
+    }
+    logarithmic(right, "y", [0.5, 2.0, *np.concatenate(list(ratios.values()))])
     for name, values in shown.items():
-        ax.plot(f, values, **line_style(data, name))
-    ax.set_xlim(0, f[-1])
-    side_legend(ax)
-    return figure, ax, float(f[curves["truth"].argmax()])
+        left.plot(f, values, **line_style(data, name))
+        right.plot(f[resolved], ratios[name], **line_style(data, name))
+    for ax in (left, right):
+        ax.set_xlim(0, f[-1])
+    side_legend(right)
+    return figure, (left, right), float(f[curves["truth"].argmax()])
 
 
 def inverse_unit(unit: str) -> str:

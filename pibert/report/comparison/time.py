@@ -130,7 +130,8 @@ def probe_traces(data: DatasetResults) -> Plot | None:
         left, right = axes[row]
         is_last = row == len(chosen)
         below = clock if is_last else ""
-        frame(left, f"P{row}  x = {point[0]:.3g}, y = {point[1]:.3g}", x=below, y=label)
+        place = f"x = {point[0]:.3g}, y = {point[1]:.3g}".replace("-", "\N{MINUS SIGN}")
+        frame(left, f"P{row}  {place}", x=below, y=label)
         frame(right, f"P{row}  error", x=below)
         truth = series.truth[:length, probe]
         left.plot(time, truth, **line_style(data, "truth"), alpha=0.8)
@@ -335,7 +336,7 @@ def stable_horizon(data: DatasetResults) -> Plot | None:
     labels = []
     for model in order:
         frames, to_end = summary[model][:2]
-        label = f"{frames:.3g}" + (f"  ({to_end:.0%} to the end)" if to_end > 0 else "")
+        label = f"{frames:.3g}" + (f"  ({100 * to_end:.0f} % to the end)" if to_end > 0 else "")
         labels.append(label + ("  × diverged" if _last_finite(data, model) is not None else ""))
     ax.bar_label(bars, labels, padding=4, fontsize=SMALL)
     rows_of_models(ax, order)

@@ -193,7 +193,7 @@ def convergence(data: DatasetResults) -> Plot | None:
     figure, axes = sheet(11.6, max(3.8, 0.16 * len(curves) + 1.2), 1, 2)
     ax, right = axes[0]
     logarithmic(ax, "y", [error for curve in curves.values() for error in curve.values()])
-    ax.set_xlim(0, max(max(curve) for curve in curves.values()))
+    ax.set_xlim(0, 1.02 * max(max(curve) for curve in curves.values()))
     unit = "samples seen" if budget else "share of the epochs"
     frame(ax, "a  Validation error", x=unit, y="mean squared error (standardised)")
     for model, curve in curves.items():

@@ -1,8 +1,8 @@
 """Cross-sections of selected frames: profiles across the stream, and the line along the wake.
 
-The columns and the wake line are those of ``evaluation/regions.py``. Without a body, or if its
-location is unknown, the paper's columns 11, 32 and 52 of 64 (scaled to the grid width) and the
-middle row are used instead.
+The columns and the wake line are those of ``evaluation/regions.py``. If the location of the body is
+unknown, the paper's columns 11, 32 and 52 of 64 (scaled to the grid width) and the middle row are
+used instead. Data without a body have no such figures.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from torch import Tensor
 
 from pibert.evaluation.geometry import locate, nearest_cell
 from pibert.evaluation.regions import stations
-from pibert.report.comparison.errors import draw_bars
+from pibert.report.comparison.errors import draw_dots
 from pibert.report.comparison.fields import (
     PICKS,
     VORTICITY,
@@ -41,7 +40,7 @@ from pibert.report.comparison.plots import (
 )
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Metric
-from pibert.report.figures import NORMAL, SMALL, add_bar, show
+from pibert.report.figures import LARGE, NORMAL, add_bar, show
 
 _LINES = 4
 """Models whose lines can be distinguished in one panel."""
@@ -106,25 +105,32 @@ class _Lines:
         """With NaN at unknown points, which breaks a line."""
         return np.asarray(self.layers[name][quantity].values.filled(np.nan))
 
-    def draw_profile(self, ax: Axes, cut: Slice, quantity: str) -> None:
+    def draw_profile(self, axes: np.ndarray, cut: Slice, quantity: str) -> None:
+        """The profiles, and beside them the errors of the models."""
+        truth, label = self.values("truth", quantity), label_of(self.data, quantity)
         for name in self.layers:
-            values = self.values(name, quantity)[:, cut.column]
-            ax.plot(values, self.y, **_style(self.data, name))
-        unit = self.data.info["length_unit"]
-        title = f"{cut.label}, x = {self.x[cut.column]:.3g}" + (f" {unit}" if unit else "")
-        frame(ax, title, x=label_of(self.data, quantity), grid=False)
-        ax.margins(y=0.01)
+            values, style = self.values(name, quantity), _style(self.data, name)
+            axes[0].plot(values[:, cut.column], self.y, **style)
+            if name != "truth":
+                axes[1].plot((values - truth)[:, cut.column], self.y, **style)
+        axes[1].axvline(0.0, color="0.5", lw=0.6, zorder=0)
+        for ax, across in zip(axes, (label, "error"), strict=True):
+            frame(ax, x=across, grid=False)
+            ax.margins(y=0.01)
+            ax.locator_params(axis="x", nbins=4)
 
-    def draw_along(self, ax: Axes, quantity: str, title: str) -> None:
-        """The line along the stream, with marks at the slices."""
-        inside = slice(self.cuts.first, None)
+    def draw_along(self, axes: np.ndarray, quantity: str) -> None:
+        """The line along the stream, and the errors of the models, with marks at the slices."""
+        truth, inside = self.values("truth", quantity), slice(self.cuts.first, None)
         for name in self.layers:
-            values = self.values(name, quantity)[self.cuts.row, inside]
-            ax.plot(self.x[inside], values, **_style(self.data, name))
-        for cut in self.cuts.slices:
-            ax.axvline(self.x[cut.column], color="0.8", linewidth=0.8, zorder=0)
-        x, y = axis_label(self.data, "x"), label_of(self.data, quantity)
-        frame(ax, title, x=x, y=y, grid=False)
+            values, style = self.values(name, quantity), _style(self.data, name)
+            axes[0].plot(self.x[inside], values[self.cuts.row, inside], **style)
+            if name != "truth":
+                axes[1].plot(self.x[inside], (values - truth)[self.cuts.row, inside], **style)
+        axes[1].axhline(0.0, color="0.5", lw=0.6, zorder=0)
+        for ax in axes:
+            for cut in self.cuts.slices:
+                ax.axvline(self.x[cut.column], color="0.8", linewidth=0.8, zorder=0)
 
     def draw_map(self, ax: Axes, quantity: str, title: str) -> None:
         """The truth with the lines."""
@@ -151,50 +157,58 @@ def _line_legend(figure: Figure, data: DatasetResults, models: Sequence[str]) ->
 def multiscale(data: DatasetResults) -> Plot | None:
     """Map of the median frame with the lines, errors along them, and the wake line."""
     picked = pick(data, "median")
-    if picked is None:
+    if picked is None or not data.info["has_body"]:
         return None
     models = [m for m in data.shown(_LINES) if m in picked.predictions]
     lines, quantity = _Lines(data, picked, models), main_quantity(data)
     cuts, label = lines.cuts, label_of(data, quantity)
-    figure, axes = sheet(10, 5.4, 2, 2, height_ratios=(1.1, 1))
-    lines.draw_map(axes[0, 0], quantity, f"(a) {label}, truth")
-    groups = [Metric(cut.label, cut.metric, quantity) for cut in cuts.slices]
-    draw_bars(axes[0, 1], data, data.shown(), f"(b) relative error of {quantity}", groups)
-    squares = [Patch(color=data.colour(m), label=m) for m in data.shown()]
-    style: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "ncols": 4}
-    axes[0, 1].legend(handles=squares, **style, fontsize=SMALL - 0.5, frameon=False)
     along = ["u", VORTICITY] if data.spec.velocity is not None else [quantity]
-    for letter, ax, name in zip("cd", axes[1], along, strict=False):
-        lines.draw_along(ax, name, f"({letter}) {name} on the {cuts.line}")
-    for ax in axes[1, len(along) :]:
-        ax.set_axis_off()
+    rows = 1 + len(along)
+    figure, axes = sheet(10, 2.5 * rows + 0.4, rows, 2)
+    lines.draw_map(axes[0, 0], quantity, f"a  {label}, truth")
+    groups = [Metric(cut.label, cut.metric, quantity) for cut in cuts.slices]
+    draw_dots(axes[0, 1], data, data.shown(), f"b  Relative error of {quantity}", groups)
+    for letters, row, name in zip(("cd", "ef"), axes[1:], along, strict=False):
+        lines.draw_along(row, name)
+        x, y = axis_label(data, "x"), label_of(data, name)
+        titles = (f"{name[0].upper() if len(name) > 1 else name}{name[1:]}", f"Error of {name}")
+        for letter, ax, title in zip(letters, row, titles, strict=True):
+            frame(ax, f"{letter}  {title} on the {cuts.line}", x=x, y=y, grid=False)
     _line_legend(figure, data, models)
     caption = (
         f"{frame_text(data, picked)} (a) {label} with three columns (white) and the {cuts.line} "
         f"(red, y = {lines.y[cuts.row]:.2g}); (b) relative L2 error along the columns, mean over "
-        f"all {data.facts['test_frames']} test frames, models by rank; (c, d) the {cuts.line} of "
-        f"this frame, columns as grey lines.{interval_text(data)}"
+        f"all {data.facts['test_frames']} test frames, models by rank; below, the {cuts.line} of "
+        "this frame and the errors on it (prediction minus truth), columns as grey lines."
+        f"{interval_text(data)}"
     )
     return Plot(figure, caption)
 
 
 def cross_sections(data: DatasetResults) -> Plot | None:
-    """Profiles across the stream in all selected frames: truth and leading models."""
+    """Profiles across the stream in all selected frames: truth, leading models, their errors."""
     picks = {name: picked for name in PICKS if (picked := pick(data, name)) is not None}
-    if not picks:
+    if not picks or not data.info["has_body"]:
         return None
     models = [m for m in data.shown(_LINES) if all(m in own.predictions for own in picks.values())]
     quantity = main_quantity(data)
-    figure, axes = sheet(10, 2.2 * len(picks) + 0.4, len(picks), 3, sharey=True)
-    for row, (name, picked) in zip(axes, picks.items(), strict=True):
+    figure, axes = sheet(11.4, 2.1 * len(picks) + 0.5, len(picks), 6, sharey=True)
+    for number, (name, picked) in enumerate(picks.items()):
+        row = axes[number]
         lines = _Lines(data, picked, models)
-        for ax, cut in zip(row, lines.cuts.slices, strict=True):
-            lines.draw_profile(ax, cut, quantity)
+        for place, cut in enumerate(lines.cuts.slices):
+            pair = row[2 * place : 2 * place + 2]
+            lines.draw_profile(pair, cut, quantity)
+            if number == 0:
+                unit = data.info["length_unit"]
+                at = f"x = {lines.x[cut.column]:.3g}" + (f" {unit}" if unit else "")
+                pair[0].set_title(cut.label, fontsize=LARGE, loc="left")
+                pair[1].set_title(at, fontsize=NORMAL, loc="right")
         row[0].set_ylabel(f"{name} frame\n{axis_label(data, 'y')}", fontsize=NORMAL)
     _line_legend(figure, data, models)
     frames = "; ".join(f"{name}: {picked.origin}" for name, picked in picks.items())
     caption = (
         f"The {pick_rule(data)} ({frames}): {label_of(data, quantity)} of the truth and of "
-        f"{len(models)} models along three columns."
+        f"{len(models)} models along three columns, and the errors (prediction minus truth)."
     )
     return Plot(figure, caption)

@@ -124,6 +124,7 @@ def _scores() -> Scores:
                       "calibration": [], "test": [[3, 0, None]]},
             "length_unit": "D",
             "test_frames": 1234,
+            "has_body": True,
         },
         "pick_rule": "frames picked by a coin",
         "rollout": {

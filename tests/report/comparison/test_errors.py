@@ -1,9 +1,11 @@
-"""Figures of errors: bars, violins and points have the recorded values; models are ranked."""
+"""Figures of errors: dots, violins and points have the recorded values; models are ranked."""
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from pibert.report.comparison.errors import (
     error_distribution,
     frame_errors_of,
 )
+from pibert.report.comparison.plots import logarithmic, sheet
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.tables import ranking
 from tests.report.comparison.handmade_results import handmade, record
@@ -27,13 +30,42 @@ def panel(axes: list[Any], title: str) -> Any:
     return next(ax for ax in axes if title in ax.get_title(loc="left"))
 
 
-def test_bar_heights_are_the_values_of_the_models_by_rank() -> None:
+def test_dots_stand_at_the_values_of_the_models_by_rank() -> None:
     data = invented(3)
     ax = panel(axes_of(errors.metrics(data)), "NMSE")
-    expected = [data.value(m, "nmse", c) for c in ("u", "v", "|u|", "all") for m in data.models]
-    assert [p.get_height() for p in ax.patches] == pytest.approx(expected)
-    places = [patch.get_x() for patch in ax.patches]
-    assert places == sorted(places)
+    components = ("u", "v", "|u|", "all")
+    expected = [data.value(m, "nmse", c) or 0.0 for c in components for m in data.models]
+    dots = [line for line in ax.lines if len(line.get_xdata()) == 1]
+    assert [dot.get_xdata()[0] for dot in dots] == pytest.approx(expected)
+    rows = [dot.get_ydata()[0] for dot in dots]
+    assert np.round(rows).tolist() == [0, 1, 2] * 4
+    # Every dot lies on its interval, which invented results have 10 % to either side.
+    spans = [sorted(line.get_xdata()) for line in ax.lines if len(line.get_xdata()) == 2]
+    assert np.allclose(spans, [[0.9 * v, 1.1 * v] for v in expected])
+
+
+def test_scores_near_one_are_shown_by_their_distance_to_it() -> None:
+    data = invented(3)
+    ax = panel(axes_of(errors.metrics(data)), "R²")
+    dots = [line.get_xdata()[0] for line in ax.lines if len(line.get_xdata()) == 1]
+    assert dots[:3] == pytest.approx([1 - (data.value(m, "r2", "u") or 0.0) for m in data.models])
+
+
+@pytest.mark.parametrize("high", [1.2e-6, 3e-6, 2e-5, 1e-3, 0.5, 40.0, 1e7])
+@pytest.mark.parametrize("inches", [1.8, 2.5, 5.0])
+def test_labels_of_logarithmic_axes_do_not_touch(high: float, inches: float) -> None:
+    figure, axes = sheet(inches, inches)
+    ax = axes[0, 0]
+    for which in "xy":
+        logarithmic(ax, which, [1e-6, high])
+    figure.draw_without_rendering()
+    for axis, side in ((ax.xaxis, 0), (ax.yaxis, 1)):
+        low, top = axis.get_view_interval()
+        ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= top]
+        boxes = [tick.label1.get_window_extent() for tick in ticks]
+        ends = sorted((box.intervalx, box.intervaly)[side].tolist() for box in boxes)
+        assert len(ends) > 1
+        assert all(first[1] < second[0] for first, second in itertools.pairwise(ends))
 
 
 def with_errors(*given: Tensor | None) -> DatasetResults:

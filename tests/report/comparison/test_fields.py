@@ -55,6 +55,11 @@ def test_figures_need_picked_frames_and_any_fields(draw: Any) -> None:
     assert draw(scalars) is not None  # channel by channel
 
 
+@pytest.mark.parametrize("draw", [wake.multiscale, wake.cross_sections])
+def test_without_a_body_there_is_no_figure_of_its_wake(draw: Any) -> None:
+    assert draw(changed(invented(3), spec=without_body(), has_body=False)) is None
+
+
 def test_all_fields_share_the_scale_of_the_truth_and_all_errors_one() -> None:
     figure = once(fields.overview, 15).figure
     shown, errors = images(figure, "viridis"), images(figure, "coolwarm")

@@ -112,9 +112,12 @@ def test_rollout_curves_are_those_of_all_components(count):
 
 def test_power_spectra_are_means_over_the_probes():
     data = invented(3)
-    (ax,) = axes_of(once(power_spectra, 3))
+    ax, ratios = axes_of(once(power_spectra, 3))
     frequency, power = power_density(data.first("unet").arrays["probes/prediction"][..., 1], 0.25)
     line = line_of(ax, data.colour("unet"))
     assert np.allclose(line.get_xdata(), frequency[1:])
     assert np.allclose(line.get_ydata(), power.mean(1)[1:])
+    _, truth = power_density(data.first("unet").arrays["probes/truth"][..., 1], 0.25)
+    ratio = line_of(ratios, data.colour("unet")).get_ydata()
+    assert np.allclose(ratio[:12], (power.mean(1)[1:] / truth.mean(1)[1:])[:12])
     assert ax.get_xlabel() == "frequency f [1/s]"

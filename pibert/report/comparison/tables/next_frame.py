@@ -216,7 +216,9 @@ def haar(data: DatasetResults) -> list[Table]:
 
 
 def slices(data: DatasetResults) -> Table | None:
-    """Errors along columns of the grid and along the wake line."""
+    """Errors along columns of the grid and along the wake line; None without a body."""
+    if not data.info["has_body"]:
+        return None
     velocity = "|u|" if "v" in data.spec.channels else data.spec.channels[0]
     columns = [
         *(Metric(key.replace("_", " "), f"slice_{key}_rel_l2", velocity) for key in SLICES),
@@ -225,8 +227,8 @@ def slices(data: DatasetResults) -> Table | None:
     ]
     caption = (
         f"Relative L2 error of {velocity} along the paper's columns 11, 32 and 52 of 64, scaled to "
-        "the grid width; with a body also 0.75, 2 and 4 diameters downstream of its centre, and "
-        "along the row through its centre."
+        "the grid width, 0.75, 2 and 4 diameters downstream of the body's centre, and along the "
+        "row through it."
     )
     return MetricTable("slices", "Slices and wake line", caption, columns)(data)
 

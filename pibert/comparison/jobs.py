@@ -5,6 +5,7 @@ is reported, and the others continue. Costs are measured last, when no run uses 
 """
 
 import contextlib
+import json
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,10 @@ from pibert.comparison.trials import (
     trials_of,
     tuned,
 )
+from pibert.data.dataset import Window
 from pibert.data.partial import replace_file
 from pibert.evaluation.scores import read_card, read_scores
+from pibert.evaluation.structure import score_wake_oscillator
 from pibert.experiments.evaluation import (
     add_cost,
     evaluate,
@@ -40,13 +43,15 @@ from pibert.experiments.experiment import Experiment, Pretraining
 from pibert.experiments.flows import Flows, outline, prepare
 from pibert.experiments.run import run
 from pibert.experiments.summary import physics_notes
-from pibert.files import read_text
+from pibert.files import read_json, read_text
 from pibert.notes import InputWarning, warn
 from pibert.training.engine import Reporter
 
 CONCURRENCY = ".runs_at_a_time"
 """In a run folder: the largest number of runs that shared the device while it was trained. Hidden,
 because a folder with other files does not count as new."""
+WAKE_OSCILLATOR = "wake-oscillator.json"
+"""Beside the run folders of data with moving bodies: the scores of this reference."""
 FAILURE = "failure.txt"
 """In the folder of a run that failed: the traceback."""
 Item = Job | Trial
@@ -150,7 +155,23 @@ def carry_out(
             except Exception as error:
                 failed[job] = _explain(error, job.folder(out))
                 watcher.update(job, "failed")
+    for name, prepared in flows.items():
+        if prepared.spec.moving:
+            _score_wake_oscillator(out / "runs" / name / WAKE_OSCILLATOR, prepared, comparison)
     return failed
+
+
+def _score_wake_oscillator(path: Path, flows: Flows, comparison: Comparison) -> None:
+    """Store the scores of a wake oscillator fitted on the training flows, unless that is done."""
+    window = Window(history=comparison.history)
+    split = {name: list(map(list, getattr(flows.split, name))) for name in ("train", "test")}
+    facts = {"data": flows.source, "split": split, "history": window.history}
+    identity = config.fingerprint(facts)
+    if path.exists() and read_json(path).get("identity") == identity:
+        return
+    scores = score_wake_oscillator(flows.samples("train", window), flows.samples("test", window))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps({"identity": identity, **scores}, indent=1).encode())
 
 
 def _check_flows(comparison: Comparison, flows: Mapping[str, Flows]) -> None:

@@ -24,6 +24,7 @@ import torch
 
 from pibert import config
 from pibert.comparison import trials
+from pibert.comparison.jobs import WAKE_OSCILLATOR
 from pibert.comparison.paired import paired_tests
 from pibert.comparison.plan import Comparison, Job, with_candidates
 from pibert.comparison.rows import Row, free_run_weights, make_row, ranking, rows_of
@@ -44,6 +45,7 @@ _KEPT = (
     "state_bytes",
     "at_a_time",
     "rollout",
+    "structure",
     "draws",
     "embedding",
     "commit",
@@ -96,6 +98,9 @@ def gather(
             "paired_tests": paired_tests(scores, comparison.tested_model),
             **flows_of(first),
         }
+        oscillator = out / "runs" / name / WAKE_OSCILLATOR
+        if "structure" in first.card and oscillator.exists():
+            data[name]["wake_oscillator"] = read_json(oscillator)
         if "free_run" in first.card:
             lengths = first.card["free_run"]["frames"]
             data[name]["free_run"] = {

@@ -3,6 +3,9 @@
 The displacement of each moving body is compared with the true one by the measures of
 ``evaluation/vibration.py``. A rollout that diverges, or whose body leaves the domain, has no
 measures beyond the number of frames that it lasted.
+
+The wake oscillator is a reference for them: it predicts the displacement alone. Fitted on the
+training flows, it continues each test flow from three frames.
 """
 
 import math
@@ -18,12 +21,17 @@ from pibert.evaluation.measure import Frames
 from pibert.evaluation.rollouts import RolloutPredictor, rolled_out
 from pibert.evaluation.scoring import sequences
 from pibert.evaluation.vibration import compare_vibrations, natural_frequency, vibration
-from pibert.fields import MovingBody
+from pibert.evaluation.wake_oscillator import Response, fit_wake_oscillator
+from pibert.fields import MovingBody, Trajectory
 
 REDUCED_VELOCITY, MASS_RATIO = "reduced_velocity", "mass_ratio"
 """Parameters from which the natural frequency follows."""
 LEAST_FRAMES = 16
 PHASE_PERIODS = 5.0
+DAMPING_RATIO = "damping_ratio"
+"""Among the facts of a simulated flow (``Trajectory.local``)."""
+_HISTORY = 3
+"""Frames that a wake oscillator starts from."""
 _ENDS = ("", "_true", "_low", "_high")
 
 
@@ -59,6 +67,52 @@ def score_structure(
             parameters = dict(trajectory.parameters)
             rows.append({**named, "parameters": parameters, **_measures(series, parameters)})
     return rows, arrays
+
+
+def score_wake_oscillator(train: Samples, test: Samples) -> dict[str, Any]:
+    """Fit a wake oscillator on training flows, and predict the displacement of every test flow.
+
+    A damping ratio that a flow does not state is taken as 0.
+
+    Returns:
+        The ``coefficients``, and ``rows`` as those of ``score_structure``, as plain JSON. Without
+        the series or parameters that the oscillator needs, the ``reason``.
+    """
+    try:
+        stretches = [_response(train, piece) for piece in sequences(train)]
+        oscillator = fit_wake_oscillator([found for _, found, _ in stretches])
+        rows = []
+        for piece in sequences(test):
+            if len(piece) < LEAST_FRAMES:
+                continue
+            trajectory, response, time = _response(test, piece)
+            first = max(_HISTORY, test.window.history)
+            predicted = oscillator.predict(
+                response.part(first - _HISTORY, _HISTORY), len(time) - first
+            )
+            series = {
+                "time": time[first:],
+                "predicted": torch.from_numpy(predicted[0]),
+                "true": torch.from_numpy(response.displacement[first:]),
+            }
+            parameters = dict(trajectory.parameters)
+            named = {"flow": trajectory.name, "body": "displacement", "parameters": parameters}
+            rows.append({**named, **_measures(series, parameters)})
+    except (ValueError, ImportError) as error:
+        return {"reason": str(error)}
+    return {"coefficients": asdict(oscillator), "rows": rows}
+
+
+def _response(samples: Samples, piece: Sequence[int]) -> tuple[Trajectory, Response, Tensor]:
+    """The vibration recorded in a stretch of windows, and its times."""
+    (index, first), window = samples.locate(piece[0]), samples.window
+    trajectory, count = (
+        samples.trajectories[index],
+        len(piece) + window.history + window.horizon - 1,
+    )
+    damping = float(trajectory.local.get(DAMPING_RATIO) or 0.0)
+    response = Response.of_trajectory(trajectory, damping_ratio=damping)
+    return trajectory, response.part(first, count), trajectory.time[first : first + count]
 
 
 def _displacements(

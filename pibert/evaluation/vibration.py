@@ -31,6 +31,8 @@ AT_REST = 0.005
 """Amplitude below which a body is at rest, in diameters."""
 EVEN = 1e-3
 """Largest relative difference of time steps that count as equal."""
+_STILL = 1e-6
+"""Relative range of a displacement up to which it is constant but for rounding."""
 _PADDING = 8
 """Length of the padded series over its own, for a finer spectrum."""
 
@@ -108,7 +110,7 @@ def phase_error(
         _phasor(mine, t, frequency, at) * np.conj(_phasor(theirs, t, frequency, at))
         for at in centres
     ]
-    if min(map(abs, turned)) == 0.0:
+    if min(map(abs, turned)) == 0.0 or np.ptp(mine) <= _STILL * np.abs(mine).max():
         return None  # no motion, no phase
     return float(abs(np.unwrap(np.angle(turned))[-1]) / (2 * np.pi))
 

@@ -99,7 +99,7 @@ def write_response(scores: Scores, folder: Path) -> Path:
     figure = blank(8.0, 2.6 + 1.3 * count)
     parts = figure.subfigures(2, 1, height_ratios=(2.6, 1.3 * count), squeeze=False)
     above, below = parts[:, 0]
-    draw_response(above.subplots(1, 2), {"truth": rows, "prediction": rows})
+    draw_response(list(above.subplots(1, 2)), {"truth": rows, "prediction": rows})
     for number, (ax, row) in enumerate(
         zip(below.subplots(count, 1, squeeze=False)[:, 0], rows, strict=True)
     ):
@@ -118,19 +118,25 @@ def write_response(scores: Scores, folder: Path) -> Path:
     return path
 
 
-def draw_response(axes: Sequence[Axes], series: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def draw_response(
+    axes: Sequence[Axes],
+    series: Mapping[str, Sequence[Mapping[str, Any]]],
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
     """Draw amplitude and frequency against reduced velocity.
 
     Args:
         axes: Two.
         series: Rows of ``evaluation.structure`` by the name of their model; those under ``truth``
             are drawn by their true vibration.
+        styles: Of the points, by name.
     """
     for name, rows in series.items():
         truth = name == "truth"
-        style: dict[str, Any] = {"marker": "x", "label": name}
+        style: dict[str, Any] = {"marker": "x", "ms": 4, "label": name}
         if truth:
-            style = {"marker": "o", "mfc": "none", "color": TRUE, "label": name}
+            style = {"marker": "o", "ms": 4, "mfc": "none", "color": TRUE, "label": name}
+        style |= (styles or {}).get(name, {})
         for ax, quantity in zip(axes, ("amplitude", "frequency"), strict=True):
             points = [
                 (row["parameters"].get("reduced_velocity"), found[quantity])
@@ -138,9 +144,10 @@ def draw_response(axes: Sequence[Axes], series: Mapping[str, Sequence[Mapping[st
                 if (found := row.get("true" if truth else "predicted")) is not None
             ]
             known = [(x, y) for x, y in points if x is not None and y is not None]
-            ax.plot([x for x, _ in known], [y for _, y in known], ls="", ms=4, **style)
+            ax.plot([x for x, _ in known], [y for _, y in known], **{**style, "ls": ""})
     for ax, label in zip(axes, ("amplitude / D", "frequency D / U"), strict=True):
         ax.set_xlabel("reduced velocity", fontsize=NORMAL)
         ax.set_ylabel(label, fontsize=NORMAL)
         ax.tick_params(labelsize=SMALL)
-    axes[0].legend(fontsize=SMALL, frameon=False)
+    if styles is None:
+        axes[0].legend(fontsize=SMALL, frameon=False)

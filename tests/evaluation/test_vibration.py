@@ -31,6 +31,7 @@ def test_phase_error_grows_with_the_difference_of_frequencies() -> None:
     assert phase_error(sine(0.24), true, TIME) == pytest.approx(1.0, abs=0.05)
     assert phase_error(sine(0.2, 0.1, phase=np.pi / 5), true, TIME) == pytest.approx(0.1, abs=5e-3)
     assert phase_error(true[:80], true[:80], TIME[:80]) is None  # ends after four periods
+    assert phase_error(np.full(len(TIME), 0.3), true, TIME) is None  # no motion, no phase
 
 
 def test_regimes() -> None:

@@ -78,7 +78,8 @@ def draw_dots(
     columns = max(1, int(_LEGEND / (SMALL * (2.2 + 0.62 * longest))))
     lines = -(-len(groups) // columns) if len(groups) > 1 else 0
     frame(ax)
-    ax.set_title(title, fontsize=LARGE, loc="left", pad=4 + 11 * lines)
+    title = title if lines else f"{title}, {groups[0].label}"
+    ax.set_title(title, fontsize=LARGE, loc="left", pad=4 + 12.5 * lines)
     for row in range(0, len(models), 2):
         ax.axhspan(row - 0.5, row + 0.5, color="0.965", lw=0, zorder=0)
     handles, known = [], []
@@ -164,7 +165,7 @@ def sequence_metrics(data: DatasetResults) -> Plot | None:
     singles = {"KE": "official_ke", "MVPE": "official_mvpe"}
     panels = {
         with_unit("fRMSE", units.get("official_frmse")): [
-            Metric("all wavenumbers", "official_frmse"),
+            Metric("all", "official_frmse"),
             *(Metric(band, f"official_frmse_{band}") for band in BANDS),
         ],
         "Other errors": [Metric(with_unit(n, units.get(m)), m) for n, m in singles.items()],

@@ -232,7 +232,7 @@ def _of_model(data: DatasetResults, model: str) -> Plot | None:
         add_bar(line[2], show(line[2], error, grid, -widest, widest, ERRORS), extend=beyond)
         label = f"{label_of(data, name)}\n\n{axis_label(data, 'y')}"
         line[0].set_ylabel(label, fontsize=NORMAL)
-        line[2].set_title(f"rms {error.rms:.2g}", fontsize=NORMAL)
+        line[2].set_title(f"rms {digits(error.rms, 2)}", fontsize=NORMAL)
     for ax, heading in zip(axes[0], ("truth", model, "error, "), strict=True):
         ax.set_title(heading + ax.get_title(), fontsize=LARGE)
     for ax in axes[-1]:

@@ -133,7 +133,7 @@ def _statistics(data: DatasetResults, models: Sequence[str]) -> dict[str, list[Q
     return found
 
 
-def errors(data: DatasetResults) -> Plot | None:
+def free_run_errors(data: DatasetResults) -> Plot | None:
     """Errors of the statistics of free runs, with intervals and the true flow's sampling error."""
     metrics = {
         name: title
@@ -183,7 +183,7 @@ def _draw_errors(ax: Axes, data: DatasetResults, metric: str) -> None:
             ax.plot(1.0, row, "x", color=data.colour(model), ms=6, mew=1.6, **at)
 
 
-def fields(data: DatasetResults) -> Plot | None:
+def free_run_fields(data: DatasetResults) -> Plot | None:
     """Mean flow, turbulent kinetic energy and shear stress of the truth and of free runs."""
     models = best_models(data, _FIELDS)
     if not models:
@@ -221,7 +221,7 @@ def fields(data: DatasetResults) -> Plot | None:
     return Plot(figure, caption)
 
 
-def profiles(data: DatasetResults) -> Plot | None:
+def free_run_profiles(data: DatasetResults) -> Plot | None:
     """Profiles across the stream of mean flow and stresses, of the truth and of free runs."""
     models = best_models(data, _LINES)
     if not models:
@@ -248,7 +248,7 @@ def profiles(data: DatasetResults) -> Plot | None:
     return Plot(figure, caption)
 
 
-def spectra(data: DatasetResults) -> Plot | None:
+def free_run_spectra(data: DatasetResults) -> Plot | None:
     """Power spectra at the probes of the truth and of free runs."""
     models = best_models(data, _LINES + 2)
     if not models or not len(_shown(data, models[0])["probes"]):
@@ -270,7 +270,7 @@ def spectra(data: DatasetResults) -> Plot | None:
     return Plot(figure, caption)
 
 
-def densities(data: DatasetResults) -> Plot | None:
+def free_run_densities(data: DatasetResults) -> Plot | None:
     """Probability densities of the values of every channel, of the truth and of free runs."""
     models = best_models(data, _LINES)
     if not models:

@@ -33,6 +33,7 @@ SECTIONS = {
     "Ranking": "Ranked summary",
     "Published": "Beside the paper",
     "Rollout": "Rollouts",
+    "Structure": "Moving bodies",
     "Statistics": "Statistics of free runs",
     "Flows": "Flow by flow",
     "Components": "Component by component",

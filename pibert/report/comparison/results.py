@@ -26,6 +26,7 @@ COLOURS = {
     "linear-extrapolation": "#b07aa1",
     "mean-advection": "#e377c2",
     "dmd": "#17becf",
+    "wake-oscillator": "#d62728",
 }
 """Colours of the standard models, whose points are circles."""
 OTHERS = (
@@ -35,7 +36,12 @@ OTHERS = (
 MARKS = ("s", "^", "D", "v", "P", "X", ">")
 """Colours and markers of other models. Their counts have no common factor, so no pair repeats
 before all have been used."""
-UNTRAINED = ("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd")
+WAKE_OSCILLATOR = "wake-oscillator"
+"""A reference for the displacement of bodies alone, with scores of its own."""
+UNTRAINED = (
+    *("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd"),
+    WAKE_OSCILLATOR,
+)
 """Predictors without trained weights: drawn dotted or hollow."""
 
 
@@ -115,6 +121,19 @@ class DatasetResults:
     @cached_property
     def spec(self) -> FieldSpec:
         return FieldSpec.from_dict(self.info["spec"])
+
+    @cached_property
+    def vibrations(self) -> dict[str, list[dict[str, Any]]]:
+        """Measures of moving bodies (``evaluation/structure.py``) by model, of all its seeds.
+
+        Models come best first, then the wake oscillator where there is one.
+        """
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in self.models}
+        for (model, _), scores in self.scores.items():
+            if model in found:
+                found[model] += scores.card.get("structure") or []
+        found[WAKE_OSCILLATOR] = self.facts.get("wake_oscillator", {}).get("rows", [])
+        return {name: rows for name, rows in found.items() if rows}
 
     def trajectory(self, row: int) -> str:
         """Name and parameters of the trajectory of a test row: ``cylinder-0004 (Re = 161)``."""

@@ -43,6 +43,7 @@ from pibert.report.comparison.plots import (
     time_unit,
 )
 from pibert.report.comparison.results import DatasetResults
+from pibert.report.comparison.table import digits
 from pibert.report.figures import (
     ERRORS,
     NORMAL,
@@ -231,7 +232,7 @@ def timestep_strip(data: DatasetResults) -> Plot | None:
             bare(ax)
             if name != "truth":
                 error = layer_of((fields - strip.truth)[column], strip.known[column])
-                ax.set_xlabel(f"rms error {error.rms:.2g}", fontsize=SMALL)
+                ax.set_xlabel(f"rms error {digits(error.rms, 2)}", fontsize=SMALL)
     for ax, column in zip(axes[0], columns, strict=True):
         ax.set_title(_moment(data, strip.frames[column]), fontsize=NORMAL)
     add_bar(axes[0, -1], image, extend="both")

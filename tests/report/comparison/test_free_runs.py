@@ -14,7 +14,12 @@ from pibert.report.comparison.text import verdict
 from tests.report.comparison.handmade_results import handmade, record
 from tests.report.comparison.invented_results import axes_of, invented, legend_of, once, without
 
-FIGURES = (free_runs.fields, free_runs.profiles, free_runs.spectra, free_runs.densities)
+FIGURES = (
+    free_runs.free_run_fields,
+    free_runs.free_run_profiles,
+    free_runs.free_run_spectra,
+    free_runs.free_run_densities,
+)
 
 
 @pytest.mark.parametrize("make", FIGURES)
@@ -24,7 +29,7 @@ def test_without_free_runs_a_figure_is_left_out(make):
 
 def test_without_records_of_free_runs_there_are_neither_tables_nor_errors():
     data = handmade({"pibert": 0.01, "persistence": 0.1})
-    assert free_runs.errors(data) is None
+    assert free_runs.free_run_errors(data) is None
     assert table(data) is None and more_free_runs(data) is None
     assert "Running" not in verdict(data)
 
@@ -32,7 +37,7 @@ def test_without_records_of_free_runs_there_are_neither_tables_nor_errors():
 def test_profiles_are_means_in_time_at_the_stations():
     data = invented(5)
     arrays = data.first("pibert").arrays
-    panels = axes_of(once(free_runs.profiles, 5))
+    panels = axes_of(once(free_runs.free_run_profiles, 5))
     columns = list(stations(data.spec.grid.body, data.spec.grid).values())
     known = arrays["free_run/shown/known"].numpy()
     for ax, column in zip(panels[:3], columns, strict=True):
@@ -46,7 +51,7 @@ def test_profiles_are_means_in_time_at_the_stations():
 def test_spectra_are_those_of_the_free_runs_at_the_probes():
     data = invented(5)
     arrays = data.first("unet").arrays
-    ax, ratios = axes_of(once(free_runs.spectra, 5))
+    ax, ratios = axes_of(once(free_runs.free_run_spectra, 5))
     line = next(line for line in ax.lines if line.get_label() == "unet")
     _, power = power_density(arrays["free_run/shown/series"][..., 1], data.spec.dt or 1.0)
     expected = power.mean(1)[1:].numpy()
@@ -54,7 +59,7 @@ def test_spectra_are_those_of_the_free_runs_at_the_probes():
     assert np.allclose(np.asarray(line.get_ydata())[seen], expected[seen])
     # The fourth model diverged half-way: it has no spectrum over this time, and the text says so.
     assert "fno2d" not in legend_of(ratios)
-    assert "fno2d after 20" in once(free_runs.spectra, 5).caption
+    assert "fno2d after 20" in once(free_runs.free_run_spectra, 5).caption
 
 
 def test_densities_integrate_to_one():
@@ -66,7 +71,7 @@ def test_densities_integrate_to_one():
 
 
 def test_errors_mark_diverged_models_and_the_sampling_error():
-    for ax in axes_of(once(free_runs.errors, 5)):
+    for ax in axes_of(once(free_runs.free_run_errors, 5)):
         assert sum(line.get_marker() == "x" for line in ax.lines) == 1
 
 

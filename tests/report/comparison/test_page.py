@@ -120,6 +120,11 @@ def test_each_figure_is_also_a_file_of_its_own(tmp_path, file_format):
         write_report(tmp_path, data.results, [data], figures, "bmp")
 
 
+def test_no_two_figures_share_a_name():
+    names = [make.__name__ for _, make in FIGURES]
+    assert len(set(names)) == len(names)
+
+
 def test_figures_have_sections_of_the_page(tmp_path):
     assert {section for section, _ in FIGURES} <= set(SECTIONS)
     assert len({make for _, make in FIGURES}) == len(FIGURES)

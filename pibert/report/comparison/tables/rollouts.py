@@ -1,13 +1,16 @@
 """Rollouts: lead times, statistics of free runs, benchmark metrics, diagnostics of the equation."""
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pibert.evaluation.measures import DATA
 from pibert.evaluation.scales import BANDS
+from pibert.evaluation.structure import PHASE_PERIODS
 from pibert.physics import find_family
-from pibert.report.comparison.results import DatasetResults, mean_of
+from pibert.report.comparison.results import WAKE_OSCILLATOR, DatasetResults, mean_of
 from pibert.report.comparison.table import (
     Cell,
     Format,
@@ -77,6 +80,79 @@ def _rolled(
         better="higher" if label.endswith("↑") else "lower",
         form=form,
         notes={m: span_text(ends) for m, ends in spans.items()},
+    )
+
+
+_VIBRATIONS = {
+    "amplitude": "amplitude error ↓",
+    "frequency": "frequency error ↓",
+    "phase": f"phase error after {PHASE_PERIODS:g} periods ↓",
+    "rms": "rms error ↓",
+}
+
+
+def vibrations(data: DatasetResults) -> Table | None:
+    """Errors of the vibration of bodies, of all models and of the wake oscillator."""
+    found = data.vibrations
+    columns = [
+        Numbers(
+            label=label,
+            values={name: _median(rows, measure) for name, rows in found.items()},
+            better="lower",
+            notes={},
+        )
+        for measure, label in _VIBRATIONS.items()
+    ]
+    shares: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
+        "right regime ↑": ("higher", _is_right_regime),
+        "diverged ↓": ("lower", lambda row: row["diverged"]),
+    }
+    if not any("regime" in row["true"] for rows in found.values() for row in rows):
+        del shares["right regime ↑"]
+    for label, (better, counts) in shares.items():
+        values = {n: sum(map(counts, rows)) / len(rows) for n, rows in found.items()}
+        columns.append(Numbers(label=label, values=values, better=better, form=percent))
+    caption = (
+        "Every test flow is rolled out from its start to its end. Medians over flows of the errors "
+        "of amplitude and frequency, relative to the true ones; of the phase, in periods; and of "
+        "the displacement, over its standard deviation. ∞: the rollout diverged, or the body "
+        "stands still, in at least half of the flows. Regime: lock-in, outside of it, or at rest. "
+        f"{_oscillator_text(data)} Bold: best of the column."
+    )
+    table = table_of(data, "vibrations", "Vibration of bodies", caption, columns)
+    if table is None or WAKE_OSCILLATOR not in found:
+        return table
+    last = (Cell(text=WAKE_OSCILLATOR), *(column.cell(WAKE_OSCILLATOR) for column in columns))
+    return replace(table, foot=(last,))
+
+
+def _median(rows: Sequence[Mapping[str, Any]], measure: str) -> float | None:
+    """The median over flows; a flow without a predicted vibration counts as infinitely wrong."""
+    values = []
+    for row in rows:
+        error = row.get("errors", {}).get(measure)
+        has_truth = measure in ("phase", "rms") or row["true"]["frequency"] is not None
+        if error is None and has_truth and (row["diverged"] or measure == "frequency"):
+            error = math.inf
+        if error is not None:
+            values.append(error)
+    return statistics.median(values) if values else None
+
+
+def _is_right_regime(row: Mapping[str, Any]) -> bool:
+    if row["diverged"]:
+        return False
+    true = row["true"].get("regime")
+    return true is not None and row["predicted"]["regime"] == true
+
+
+def _oscillator_text(data: DatasetResults) -> str:
+    facts = data.facts.get("wake_oscillator", {})
+    if "reason" in facts:
+        return f"No wake oscillator: {facts['reason']}."
+    return (
+        "The wake oscillator of Facchinetti, de Langre and Biolley (2004), with coefficients "
+        "fitted on the training flows, predicts the displacement alone, from three frames on."
     )
 
 

@@ -1,0 +1,83 @@
+"""Figures and the table of moving bodies, from rows written by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from pibert.evaluation.scores import Scores
+from pibert.report.comparison import structure
+from pibert.report.comparison.results import WAKE_OSCILLATOR, DatasetResults
+from pibert.report.comparison.tables.rollouts import vibrations
+from tests.report.comparison.invented_results import axes_of, invented
+from tests.report.comparison.test_tables import cell
+
+REDUCED = (4.0, 5.0, 6.0)
+
+
+def row(reduced: float, factor: float | None) -> dict[str, Any]:
+    """A body that vibrates too much by a factor; None: the rollout diverged."""
+    true = {"mean": 0.0, "amplitude": 0.1 * reduced, "frequency": 0.2, "regime": "lock-in"}
+    named = {"flow": f"at {reduced:g}", "body": "displacement", "frames": 40}
+    found = {**named, "parameters": {"reduced_velocity": reduced, "mass_ratio": 2.0}, "true": true}
+    if factor is None:
+        return {**found, "diverged": True, "lasted": 3}
+    predicted = {**true, "amplitude": factor * true["amplitude"]}
+    errors = {"amplitude": abs(factor - 1), "frequency": 0.0, "phase": 0.1, "rms": 0.2}
+    return {**found, "diverged": False, "lasted": 40, "predicted": predicted, "errors": errors}
+
+
+def vibrating(reduced: tuple[float, ...] = REDUCED) -> DatasetResults:
+    """Pibert 10 % too strong, unet diverged twice, persistence; and the oscillator 5 % too weak."""
+    data = invented(3)
+    factors = {"pibert": (1.1, 1.1, 1.1), "unet": (None, None, 1.0), "persistence": (0.0,) * 3}
+    scores = {}
+    time = torch.arange(40, dtype=torch.float64)
+    for key, own in data.scores.items():
+        rows = [row(u, f) for u, f in zip(reduced, factors[key[0]], strict=False)]
+        arrays = {f"structure/{n}/time": time for n in range(len(rows))}
+        for name in ("true", "predicted"):
+            arrays |= {f"structure/{n}/{name}": time.sin() for n in range(len(rows))}
+        scores[key] = Scores({**own.card, "structure": rows}, {**own.arrays, **arrays})
+    oscillator = {"coefficients": {}, "rows": [row(u, 0.95) for u in reduced]}
+    results = {**data.results, "data": {"wake": {**data.facts, "wake_oscillator": oscillator}}}
+    return replace(data, scores=scores, results=results)
+
+
+def points(ax: Any, name: str) -> dict[float, float]:
+    """Points of a model by reduced velocity."""
+    lines = [line for line in ax.lines if line.get_label() == name]
+    return {x: y for line in lines for x, y in zip(*line.get_data(), strict=True)}
+
+
+def test_the_response_has_truth_models_and_errors_by_reduced_velocity() -> None:
+    amplitude, frequency, error, _ = axes_of(structure.response(vibrating()))
+    assert points(amplitude, "truth") == pytest.approx({4.0: 0.4, 5.0: 0.5, 6.0: 0.6})
+    assert points(amplitude, "pibert") == pytest.approx({4.0: 0.44, 5.0: 0.55, 6.0: 0.66})
+    assert points(frequency, WAKE_OSCILLATOR) == pytest.approx(dict.fromkeys(REDUCED, 0.2))
+    assert points(error, WAKE_OSCILLATOR) == pytest.approx(dict.fromkeys(REDUCED, -0.05))
+    assert points(error, "unet") == {6.0: 0.0}  # the others diverged
+
+
+def test_one_reduced_velocity_or_no_body_has_no_response() -> None:
+    assert structure.response(vibrating((4.0,))) is None
+    for make in (structure.response, structure.displacements, vibrations):
+        assert make(invented(3)) is None
+
+
+def test_displacements_are_shown_for_each_flow_with_their_errors() -> None:
+    axes = axes_of(structure.displacements(vibrating()))
+    assert len(axes) == 2 * len(REDUCED)
+    assert "at 4" in axes[0].get_title(loc="left")
+
+
+def test_the_table_has_models_and_the_oscillator_and_counts_diverged_flows() -> None:
+    table = vibrations(vibrating())
+    assert table is not None
+    assert [line[0].text for line in table.lines][-1] == WAKE_OSCILLATOR
+    assert cell(table, "pibert", "amplitude error ↓").number == pytest.approx(0.1)
+    assert cell(table, "unet", "amplitude error ↓").text == "∞"
+    assert cell(table, "unet", "diverged ↓").number == pytest.approx(2 / 3)
+    assert table.foot[0][1].best
+    assert cell(table, "unet", "right regime ↑").number == pytest.approx(1 / 3)

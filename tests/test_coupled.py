@@ -14,10 +14,14 @@ import torch
 from torch import Tensor
 
 from pibert import config
+from pibert.comparison.jobs import carry_out
+from pibert.comparison.plan import Comparison
+from pibert.comparison.results import gather
 from pibert.data import generate as generation
 from pibert.data.dataset import Samples, Window
 from pibert.data.readers import open_recordings
 from pibert.data.resample import represent
+from pibert.evaluation.scores import read_scores
 from pibert.evaluation.structure import score_structure
 from pibert.experiments import Experiment, run
 from pibert.experiments.evaluation import evaluate
@@ -86,6 +90,27 @@ def test_training_beats_persistence_on_the_state(trained: Path, wakes: Path) -> 
     (row,) = scores.card["structure"]
     assert row["frames"] == 39
     assert row["true"]["amplitude"] > 0
+
+
+@pytest.mark.slow
+def test_a_comparison_scores_the_wake_oscillator_once(wakes: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "data": {"vibration": {"path": str(wakes), "channels": list(CHANNELS)}},
+        "candidates": {name: {"model": {"name": name}} for name in ("dmd", "persistence")},
+        "rollout": {"steps": 0},
+    }
+    settings["data"]["vibration"]["shares"] = {"train": 0.5, "valid": 0.25}
+    plan = config.parse(Comparison, settings)
+    assert carry_out(plan, tmp_path) == {}
+    found = gather(plan, tmp_path, {})["data"]["vibration"]["wake_oscillator"]
+    assert found["coefficients"]["strouhal"] > 0
+    (row,) = found["rows"]
+    (mine,) = read_scores(tmp_path / "runs" / "vibration" / "dmd-0").card["structure"]
+    assert row["flow"] == mine["flow"]
+    (stored,) = tmp_path.glob("runs/vibration/*.json")
+    before = stored.stat().st_mtime_ns
+    assert carry_out(plan, tmp_path) == {}
+    assert stored.stat().st_mtime_ns == before
 
 
 def test_rollout_writes_state_and_body_of_every_frame(trained: Path, wakes: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pibert.api.flows import Flow, as_flow, in_python
+from pibert.api.flows import Flow, as_flow, in_python, speaks_python
 from pibert.api.model import Model, load
 from pibert.api.pictures import as_html
 from pibert.notes import Notes, collecting
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pibert.experiments import Experiment
 
 
+@speaks_python
 def fit(
     data: Any,
     model: str | None = None,
@@ -199,6 +200,7 @@ class Ranking:
         return list(ranking_table(self.results, name))
 
 
+@speaks_python
 def compare(
     models: Sequence[str | Path | Model],
     data: Any,

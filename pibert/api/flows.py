@@ -1,15 +1,16 @@
 """Flows to learn and predict from: a file, a folder, arrays or xarray."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from pibert.api.pictures import Picture, as_html, draw
 from pibert.fields import Trajectory
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from pibert.data.readers.recordings import Hints, Recordings
     from pibert.evaluation.flow_statistics import FlowStatistics
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _COMMAND = re.compile(r"(pibert [a-z]+ [^;,()]*)")
-_SETTING = re.compile(r"--set ([\w.]+)=([\w.]+)")
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( (?=[A-Z]))?")
+_SETTING = re.compile(r"--set ([\w.]+)=([\w.:]*\w)")
+_FLAG = re.compile(r"--(over(?:write|ride-(?:units|metadata)))\b")
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( (?=[A-Z\d]|\w+/\w))?")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -229,6 +233,32 @@ class Flow(Sequence[Trajectory]):
         return facts
 
 
+def speaks_python(call: Callable[P, T]) -> Callable[P, T]:
+    """Name keyword arguments in place of options in the errors of a function."""
+
+    @functools.wraps(call)
+    def speaking(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+            if len(error.args) == 1 and isinstance(error.args[0], str):
+                error.args = (in_python(error.args[0]),)
+            raise
+
+    return speaking
+
+
+def in_python(text: str) -> str:
+    """A message of a command with keyword arguments in place of options."""
+    parts = _COMMAND.split(text)
+    for index in range(0, len(parts), 2):  # not within a whole command
+        part = _SETTING.sub(r'settings={"\1": "\2"}', parts[index])
+        part = _FLAG.sub(lambda found: f"{found[1].replace('-', '_')}=True", part)
+        parts[index] = _OPTION.sub(lambda found: f"{found[1].replace('-', '_')}=", part)
+    return "".join(parts)
+
+
+@speaks_python
 def read(
     path: Path | str | Sequence[Path | str],
     *,
@@ -255,6 +285,7 @@ def read(
     return _noted(Flow(found, path, stated))
 
 
+@speaks_python
 def flow(
     data: Any,
     *,
@@ -332,15 +363,6 @@ def as_flow(data: Any, **hints: Any) -> Flow:
     if isinstance(data, list | tuple):
         return join([as_flow(each, **hints) for each in data])
     return flow(data, **hints)
-
-
-def in_python(text: str) -> str:
-    """A message of a command with keyword arguments in place of options."""
-    parts = _COMMAND.split(text)
-    for index in range(0, len(parts), 2):  # not within a whole command
-        part = _SETTING.sub(r'settings={"\1": "\2"}', parts[index])
-        parts[index] = _OPTION.sub(lambda found: f"{found[1].replace('-', '_')}=", part)
-    return "".join(parts)
 
 
 def _noted(found: Flow) -> Flow:

@@ -152,13 +152,34 @@ def test_wrong_input_is_refused_with_a_reason_and_nothing_is_written(
 
 
 def test_notes_name_arguments_in_place_of_options() -> None:
-    assert in_python("give it (--pulse-delay 27us)") == "give it (pulse_delay= 27us)"
+    assert in_python("give it (--pulse-delay 27us)") == "give it (pulse_delay=27us)"
     assert in_python("state it with --family NAME") == "state it with family=NAME"
     assert (
         in_python("larger: --set model.preset=base") == 'larger: settings={"model.preset": "base"}'
     )
+    assert in_python("add --override-units (--dt)") == "add override_units=True (dt=)"
+    split = "--set data.split=interpolation:mass_ratio."
+    assert in_python(split) == 'settings={"data.split": "interpolation:mass_ratio"}.'
     whole = "or pibert convert --parameter viscosity=NUMBER"
     assert in_python(whole) == whole
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: waves(4, scale="5 mm"), "scale="),
+        (
+            lambda: pibert.read(ROOT / "pibert/weights/cylinder-mr/sample.h5", dt=9.0),
+            "override_units=True",
+        ),
+        (lambda: pibert.compare(["unet"], waves(30), settings={"sample": 3}), "settings="),
+    ],
+)
+def test_errors_name_arguments_in_place_of_options(call: Any, named: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as error:
+        call()
+    assert named in str(error.value)
+    assert "--" not in str(error.value)
 
 
 # Fitting

@@ -43,9 +43,11 @@ def response(data: DatasetResults) -> Plot | None:
     styles = {name: point_style(data, name) for name in found}
     true: dict[str, Any] = {"marker": "_", "ms": 14, "mew": 2.0, "color": TRUE, "label": "truth"}
     draw_response(list(axes[0]), {"truth": truth, **found}, {"truth": true, **styles})
-    x = np.linspace(min(reduced), max(reduced))
+    span = np.linspace(min(reduced), max(reduced))
     for ratio in {parameters.get(MASS_RATIO, np.inf) for parameters in given}:
-        axes[0, 1].plot(x, [natural_frequency(u, ratio) for u in x], ls=":", color="0.6", lw=1)
+        axes[0, 1].plot(
+            span, [natural_frequency(u, ratio) for u in span], ls=":", color="0.6", lw=1
+        )
     for column, quantity in enumerate(("amplitude", "frequency")):
         ax = axes[1, column]
         ax.axhline(0.0, color=TRUE, lw=0.8, zorder=1)

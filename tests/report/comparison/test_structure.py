@@ -18,7 +18,12 @@ REDUCED = (4.0, 5.0, 6.0)
 
 def row(reduced: float, factor: float | None) -> dict[str, Any]:
     """A body that vibrates too much by a factor; None: the rollout diverged."""
-    true = {"mean": 0.0, "amplitude": 0.1 * reduced, "frequency": 0.2, "regime": "lock-in"}
+    true: dict[str, Any] = {
+        "mean": 0.0,
+        "amplitude": 0.1 * reduced,
+        "frequency": 0.2,
+        "regime": "lock-in",
+    }
     named = {"flow": f"at {reduced:g}", "body": "displacement", "frames": 40}
     found = {**named, "parameters": {"reduced_velocity": reduced, "mass_ratio": 2.0}, "true": true}
     if factor is None:

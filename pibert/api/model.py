@@ -381,13 +381,12 @@ class Forecast:
         return Path(path)
 
     def _write(self, path: Path, *, overwrite: bool) -> None:
-        from pibert.data.writers import OF_PREDICTIONS, WRITERS
+        from pibert.data.writers import OF_PREDICTIONS
         from pibert.report.forecast import make_writer
 
-        known = (*WRITERS, *OF_PREDICTIONS)
-        if path.suffix.lower() not in known:
+        if path.suffix.lower() not in OF_PREDICTIONS:
             raise ValueError(
-                f"{path}: expected a name that ends in {', '.join(known)}, found "
+                f"{path}: expected a name that ends in {', '.join(OF_PREDICTIONS)}, found "
                 f"{path.suffix or path.name!r}"
             )
         writer = make_writer(path, path.suffix.lower(), self.about, overwrite, len(self))

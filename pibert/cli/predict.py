@@ -27,7 +27,7 @@ from pibert.cli.terminal import (
     show_table,
     showing_progress,
 )
-from pibert.data.writers import OF_PREDICTIONS, WRITERS, list_formats, name_formats
+from pibert.data.writers import OF_PREDICTIONS, list_formats, name_formats
 from pibert.notes import Note, Notes, collecting
 
 if TYPE_CHECKING:
@@ -431,7 +431,7 @@ def _check_outputs(source: Path, out: list[Path], format_: str | None) -> dict[P
     """Return the format of every output, as a suffix."""
     from pibert.data.convert import refuse_overwriting
 
-    known = (*WRITERS, *OF_PREDICTIONS)
+    known = OF_PREDICTIONS
     if format_ is not None and len(out) > 1:
         raise ValueError("--format goes with one --out; with several, the names set the formats")
     suffixes: dict[Path, str] = {}

@@ -45,6 +45,8 @@ UPLOADS = _SUFFIXES = (".dat", ".txt", ".csv", ".tsv", ".vec")
 _ASSIGNED = re.compile(r"([A-Za-z]\w*)\s*=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 _STATED = re.compile(r"^([A-Z][\w ]*):\s{2,}(\S.*)$")
 _FRAME_NUMBER = "t (frame)"
+_FILLED = "filled"
+"""Column of our tables (``writers/csv.py``): 1 where a value was filled, not measured."""
 _COMSOL = re.compile(r"% Version:\s+COMSOL")
 _SECTION = re.compile(r"% (?:Grid|Coordinates|Data)\b[^:]*$")
 
@@ -134,6 +136,8 @@ def _columns(
 ) -> tuple[list[_Column], list[str]]:
     """Return the columns with a known name, and notes on the others."""
     names = name_columns(path, table.names, hints.channels)
+    plain = [name.strip().lower() for name in table.names]
+    names = [_FILLED if own == _FILLED else our for our, own in zip(names, plain, strict=True)]
     columns, others, notes = [], [], []
     if not table.named and any("@" in line for line in table.comments[-1:]):
         raise SourceError(
@@ -226,6 +230,7 @@ def _trajectory(
         else:
             notes = ("frames are missing between the numbers of the files",)
     valid = take_flags(fields, hints.channels)
+    filled = fields.pop(_FILLED, None)
     stated = {match[1]: match[2] for match in map(_STATED.match, table.comments) if match}
     length = _unit(columns, "x") or stated.pop("Length unit", "null")
     trajectory, more = on_uniform_grid(
@@ -235,6 +240,7 @@ def _trajectory(
         y,
         time=times,
         valid=valid,
+        filled=None if filled is None else filled > 0,
         units=units,
         length_unit=None if length == "null" else length,
         time_unit=None if numbered else _unit(columns, "t"),

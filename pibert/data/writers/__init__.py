@@ -19,16 +19,20 @@ _FORMATS = {
     ".nc": ("NetCDF", "netcdf:NetcdfWriter"),
     ".pvd": ("ParaView", "paraview:VtkWriter"),
     ".xdmf": ("ParaView", "paraview:XdmfWriter"),
+    ".csv": ("text, a line for every point", "csv:TableWriter"),
 }
 """The title of each format, and its writer."""
 
-OF_PREDICTIONS = {
+OF_FIELDS = {suffix: title for suffix, (title, _) in _FORMATS.items()}
+"""Titles of the formats of fields, by suffix."""
+OF_PREDICTIONS = OF_FIELDS | {
     ".csv": "the state of moving bodies",
     ".png": "a strip of frames",
     ".gif": "animation",
     ".mp4": "animation",
 }
-"""Titles of further formats for predictions; ``pibert.report.forecast`` has their writers."""
+"""Titles of the formats of predictions; ``pibert.report.forecast`` has the writers of those that
+fields do not have, and of ``.csv``."""
 
 NATIVE = (".h5", ".hdf5")
 """Suffixes of the native format."""
@@ -53,16 +57,15 @@ WRITERS: Mapping[str, "type[FrameWriter]"] = _Writers()
 
 def list_formats(*, predictions: bool = False) -> str:
     """Return the formats for a help text: suffixes with their titles."""
-    titles = {suffix: title for suffix, (title, _) in _FORMATS.items()}
     suffixes: dict[str, list[str]] = {}
-    for suffix, title in (titles | (OF_PREDICTIONS if predictions else {})).items():
+    for suffix, title in (OF_PREDICTIONS if predictions else OF_FIELDS).items():
         suffixes.setdefault(title, []).append(suffix)
     return "; ".join(f"{', '.join(each)}: {title}" for title, each in suffixes.items())
 
 
 def name_formats(*, predictions: bool = False) -> str:
     """Return the formats for a usage line: ``h5|nc|...``."""
-    return "|".join(suffix[1:] for suffix in (*WRITERS, *(OF_PREDICTIONS if predictions else ())))
+    return "|".join(suffix[1:] for suffix in (OF_PREDICTIONS if predictions else OF_FIELDS))
 
 
 def check_output(out: Path, recordings: "Recordings") -> None:

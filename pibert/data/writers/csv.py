@@ -1,11 +1,54 @@
-"""Writer of the series of a recording or prediction as text: a line per frame, no fields."""
+"""Writers of text: fields with a line per point, or the series of bodies with a line per frame."""
 
 import csv
 import io
+import os
 
-from pibert.data.partial import replace_file
-from pibert.data.writers import WRITERS
+import numpy as np
+import torch
+
+from pibert.data.partial import flush_folder, partial_path, replace_file
 from pibert.data.writers.frames import Block, FrameWriter
+
+
+class TableWriter(FrameWriter):
+    """Time, coordinates and fields in columns, with a line for every point of every frame.
+
+    Unknown values are ``nan``; filled ones have a 1 in a last column. The table reader reads it.
+    """
+
+    def _begin(self) -> None:
+        about, spec = self.about, self.about.whole_spec
+        units = {"time": about.time_unit, "x": about.length_unit, "y": about.length_unit}
+        units |= dict(zip(spec.channels, spec.units, strict=True))
+        names = [
+            name if unit in (None, "1") else f"{name} [{unit}]" for name, unit in units.items()
+        ]
+        self._partial = partial_path(self.path)
+        self.resources.callback(self._partial.unlink, missing_ok=True)
+        self._file = self.resources.enter_context(self._partial.open("xb", buffering=0))
+        self._write(",".join([*names, *["filled"] * about.marks_filled]) + "\n")
+
+    def _append(self, block: Block) -> None:
+        x, y = (axis.flatten() for axis in self.about.spec.grid.coordinates(torch.float64))
+        parts = [block.masked] if block.low is None else [block.masked, block.intervals]
+        parts += [] if block.filled is None else [block.filled[:, None]]
+        for time, *frame in zip(block.time, *parts, strict=True):
+            columns = [time.expand_as(x), x, y, *torch.cat(frame).double().flatten(1)]
+            text = io.StringIO()
+            np.savetxt(text, torch.stack(columns, 1).numpy(), "%.9g", ",")
+            self._write(text.getvalue())
+
+    def _write(self, text: str) -> None:
+        todo = memoryview(text.encode())
+        while todo:
+            todo = todo[self._file.write(todo) :]
+
+    def _finish(self) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._partial, self.path)
+        flush_folder(self.path.parent)
 
 
 class CsvWriter(FrameWriter):
@@ -17,7 +60,7 @@ class CsvWriter(FrameWriter):
         if not self.about.series:
             raise ValueError(
                 f"{self.path}: expected series to write, such as the displacement of a body, found "
-                f"none; write fields to {', '.join(WRITERS)}"
+                f"none; write fields to .h5, .nc, .pvd or .xdmf"
             )
 
     def _begin(self) -> None:

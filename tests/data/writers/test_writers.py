@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,6 +16,7 @@ from pibert.data.format import Reader, check
 from pibert.data.readers import open_recordings
 from pibert.data.writers import OF_PREDICTIONS, WRITERS, list_formats
 from pibert.data.writers.frames import FrameWriter
+from pibert.fields import read_mask
 from tests.data.writers.helpers import BODY, SHAPE, block, description, fields, image
 from tests.helpers import small_disk
 
@@ -68,6 +70,30 @@ def test_xarray_finds_coordinates_units_and_gaps(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.body.values, BODY.numpy())
         assert found.attrs["Conventions"].startswith("CF-")
         assert json.loads(found.attrs["pibert"])["local"]["prediction"]["model"] == "run"
+
+
+def test_a_table_has_a_line_for_every_point_and_is_read_again(tmp_path: Path) -> None:
+    with WRITERS[".csv"](tmp_path / "flow.csv", description(marks_filled=True)) as writer:
+        for start, stop in itertools.pairwise((0, 2, FRAMES)):
+            one = block(start, stop, gap=start > 0)  # the gap is not in all frames
+            filled = torch.zeros_like(one.known)
+            filled[:, 0, 1] = True
+            writer.append(replace(one, filled=filled))
+    lines = (tmp_path / "flow.csv").read_text().splitlines()
+    assert lines[0] == "time [s],x [m],y [m],u [m/s],v [m/s],p [m^2/s^2],filled"
+    assert len(lines) == 1 + FRAMES * SHAPE[0] * SHAPE[1]
+    (found,) = open_recordings(tmp_path / "flow.csv")
+    assert found.spec.channels == ("u", "v", "p") and found.spec.units[2] == "m^2/s^2"
+    assert found.time.tolist() == [10.0, 10.5, 11.0, 11.5, 12.0]
+    assert found.spec.grid.origin == pytest.approx((-1.0, 2.0))
+    whole = torch.cat([block(0, 2).masked, block(2, FRAMES, gap=True).masked])
+    known = whole.isfinite().all(1)
+    assert torch.equal(found.known(), known)
+    values, expected = (fields.movedim(1, -1)[known] for fields in (found.read(), whole))
+    torch.testing.assert_close(values, expected)
+    assert found.filled is not None
+    marked = read_mask(found.filled, slice(None))
+    assert marked.nonzero()[:, -2:].unique(dim=0).tolist() == [[0, 1]]
 
 
 def test_vtk_images_hold_vectors_and_scalars_at_their_points(tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def draw_dots(
     ax: Axes, data: DatasetResults, models: Sequence[str], title: str, groups: Sequence[Metric]
 ) -> None:
     """Fill axes with a row for each model and a dot with its interval for each group."""
-    longest = max(len(group.label) for group in groups)
-    columns = max(1, int(_LEGEND / (SMALL * (2.2 + 0.62 * longest))))
+    widths = [SMALL * (2.2 + 0.62 * len(group.label)) for group in groups]
+    columns = len(groups) if sum(widths) < _LEGEND else max(1, int(_LEGEND / max(widths)))
     lines = -(-len(groups) // columns) if len(groups) > 1 else 0
     frame(ax)
     title = title if lines else f"{title}, {groups[0].label}"

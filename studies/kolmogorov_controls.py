@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pibert.physics.spectral import on_grid
 from pibert.solver.presets import find_preset
 from pibert.solver.vorticity import Kolmogorov
 
@@ -28,16 +29,6 @@ def simulate(start: Tensor, recipe: Kolmogorov) -> Tensor:
     for _ in range(FRAMES):
         frames.append(recipe.advance(frames[-1], {}))
     return torch.stack(frames, 1)
-
-
-def on_grid(fields: Tensor, points: int) -> Tensor:
-    """Return fields on another square grid by cutting or padding their waves."""
-    waves = torch.fft.rfft2(fields)
-    half = min(points, fields.shape[-1]) // 2
-    other = waves.new_zeros(*waves.shape[:-2], points, points // 2 + 1)
-    other[..., :half, :half] = waves[..., :half, :half]
-    other[..., 1 - half :, :half] = waves[..., 1 - half :, :half]
-    return torch.fft.irfft2(other, s=(points, points)) * (points / fields.shape[-1]) ** 2
 
 
 def mean_nrmse(prediction: Tensor, truth: Tensor) -> float:
@@ -60,8 +51,8 @@ def controls(start: Tensor) -> dict[str, float]:
         "scaled persistence": mean_nrmse(first * factor[:, None, None, None], truth),
     }
     for coarse in (64, 80):
-        frames = simulate(on_grid(start, coarse), replace(recipe, shape=(coarse, coarse)))
-        scores[f"solver on {coarse} x {coarse}"] = mean_nrmse(on_grid(frames, points), truth)
+        frames = simulate(on_grid(start, (coarse,) * 2), replace(recipe, shape=(coarse,) * 2))
+        scores[f"solver on {coarse} x {coarse}"] = mean_nrmse(on_grid(frames, (points,) * 2), truth)
     return scores
 
 

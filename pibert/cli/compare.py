@@ -203,12 +203,16 @@ def _show_free_runs(
     console: Console, name: str, facts: Mapping[str, Any], records: list[Mapping[str, Any]]
 ) -> None:
     """Print the main statistics of free runs, and the true flow's own sampling error."""
+    from pibert.report.comparison.results import COARSE_SOLVER, describe_solver
+
     runs = facts["free_run"]
     title = f"{name}: {runs['runs']} free runs of up to {max(runs['frames'])} frames"
     columns = ("mean_error", "stress_error", "energy_ratio", "strouhal_error", "survival")
     names = ("model", *(column.replace("_", " ") for column in columns), "diverged")
     rows = []
-    for model in (*(row["model"] for row in facts["ranking"]), "truth"):
+    solver = facts.get("coarse_solver")
+    others = (*([COARSE_SOLVER] if solver else []), "truth")
+    for model in (*(row["model"] for row in facts["ranking"]), *others):
         cells = []
         for metric in (*columns, "diverged"):
             key = {"data": name, "model": model, "metric": f"free_run_{metric}"}
@@ -221,6 +225,8 @@ def _show_free_runs(
         rows.append((model, *cells))
     show_table(console, names, rows, numbers=True, title=title, **_NARROW)
     say(console, "Survival: frames before a run diverged. –: not defined, or a run diverged.")
+    if solver:
+        say(console, f"{COARSE_SOLVER}: {describe_solver(solver)}.")
 
 
 def _show_tuning(console: Console, rows: list[Mapping[str, Any]]) -> None:

@@ -17,6 +17,8 @@ import torch
 
 from pibert import config, stopping
 from pibert.comparison.checks import claim_folder, refuse_other_training
+from pibert.comparison.coarse_solver import folder_of as coarse_solver_folder
+from pibert.comparison.coarse_solver import read_coarse_solver, score_coarse_solver, solver_of
 from pibert.comparison.plan import Comparison, Job, experiment_of
 from pibert.comparison.pool import ProcessKilled, work_on
 from pibert.comparison.trials import (
@@ -158,6 +160,8 @@ def carry_out(
     for name, prepared in flows.items():
         if prepared.spec.moving:
             _score_wake_oscillator(out / "runs" / name / WAKE_OSCILLATOR, prepared, comparison)
+    for name in comparison.data:
+        _add_coarse_solver(comparison, name, flows[name] if workers == 1 else None, out, failed)
     return failed
 
 
@@ -172,6 +176,26 @@ def _score_wake_oscillator(path: Path, flows: Flows, comparison: Comparison) -> 
     scores = score_wake_oscillator(flows.samples("train", window), flows.samples("test", window))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, json.dumps({"identity": identity, **scores}, indent=1).encode())
+
+
+def _add_coarse_solver(
+    comparison: Comparison, data: str, flows: Flows | None, out: Path, failed: Mapping[Job, str]
+) -> None:
+    """Score the solver on a coarser grid, where there is one, unless that is done."""
+    jobs = [job for job in comparison.jobs() if job.data == data and job not in failed]
+    if not jobs or solver_of(comparison, data) is None:
+        return
+    scores = {job: read_scores(job.folder(out)) for job in jobs}
+    if not any("free_run" in own.card for own in scores.values()):
+        return
+    if read_coarse_solver(comparison, data, scores, out) is not None:
+        return
+    try:
+        flows = flows or _flows_of_process(comparison, data)
+        score_coarse_solver(comparison, data, flows, scores, out, _device(comparison))
+    except Exception as error:
+        reason = _explain(error, coarse_solver_folder(out, data))
+        warn(f"{data}: the solver on a coarser grid is left out: {reason}")
 
 
 def _check_flows(comparison: Comparison, flows: Mapping[str, Flows]) -> None:

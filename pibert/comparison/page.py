@@ -24,5 +24,8 @@ def write_page(out: Path, file_format: str | None = None) -> Path:
                     f"{out / r['folder']} was scored again after the results were collected; "
                     "run the comparison again to collect them"
                 )
-        datasets.append(DatasetResults(name, results, scores))
+        coarse = None
+        if facts := results["data"][name].get("coarse_solver"):
+            coarse = read_scores(out / facts["folder"])
+        datasets.append(DatasetResults(name, results, scores, coarse))
     return write_report(out, results, datasets, file_format=file_format)

@@ -6,7 +6,8 @@ model, seed, component and metric:
     {"data", "model", "seed", "space", "metric", "component", "value", "low", "high", "unit",
      "better", "against_best"}
 
-Rows of the model ``truth`` hold the true flow's own sampling error over the time of the free runs.
+Rows of the model ``truth`` hold the true flow's own sampling error over the time of the free runs,
+those of ``coarse-solver`` the solver on a coarser grid, whose grid and time ``data`` states.
 Beside it are plan, commit, versions, and facts and cost of every run. ``tuning`` has the trials
 that chose learning rate and optimiser of every tuned model (``comparison/trials.py``), ``by_flow``
 the main errors of every test flow and condition (``evaluation/by_flow.py``), which ``data`` lists.
@@ -24,6 +25,7 @@ import torch
 
 from pibert import config
 from pibert.comparison import trials
+from pibert.comparison.coarse_solver import folder_of, read_coarse_solver
 from pibert.comparison.jobs import WAKE_OSCILLATOR
 from pibert.comparison.paired import paired_tests
 from pibert.comparison.plan import Comparison, Job, with_candidates
@@ -80,7 +82,8 @@ def gather(
             continue
         refuse_unlike(scores)
         first = next(iter(scores.values()))
-        rows, method = rows_of(scores)
+        coarse = read_coarse_solver(comparison, name, scores, out)
+        rows, method = rows_of(scores, coarse)
         for job, scored in scores.items():
             for metric, value in summary_of(scored).items():
                 better = "none" if "share" in metric else "lower"
@@ -109,6 +112,9 @@ def gather(
                 "frames": [min(lengths), max(lengths)],
                 "intervals": free_run_weights(first)[1],
             }
+        if coarse is not None:
+            folder = str(folder_of(out, name).relative_to(out))
+            data[name]["coarse_solver"] = {**coarse.card["coarse_solver"], "folder": folder}
     runs = _runs(comparison, out, failed)
     recipes = {
         (run["data"], run["model"], run["seed"]): {name: run.get(name) for name in RECIPE}

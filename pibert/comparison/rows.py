@@ -14,7 +14,8 @@ the field of its seed: ``different`` if the interval of the difference excludes 
 
 Rollouts and free runs are resampled by flow, or by stretches in time where there are fewer than ten
 flows (``evaluation/scores.py``). Rows of the model ``truth`` hold the true flow's sampling error
-(``evaluation/statistics.py``).
+(``evaluation/statistics.py``), those of ``coarse-solver`` the solver on a coarser grid
+(``comparison/coarse_solver.py``).
 
 Win rates are shares of the frames of a field: by the error of the whole frame, of every slice, and
 of the spectrum in every band. Models that are level share a rank, so the rates of a field add up to
@@ -54,6 +55,7 @@ from pibert.evaluation.scores import (
 )
 from pibert.evaluation.scoring import vars_of
 from pibert.evaluation.statistics import Statistics
+from pibert.report.comparison.results import COARSE_SOLVER
 
 HEADLINE = ("physical", "nmse", "all")
 """The score that models are ranked by."""
@@ -111,7 +113,9 @@ class _Scored(NamedTuple):
         return found if self.lead is None else {**found, "component": f"lead {self.lead}"}
 
 
-def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
+def rows_of(
+    scores: Mapping[Job, Scores], coarse_solver: Scores | None = None
+) -> tuple[list[Row], str]:
     """Return the rows of one data set, and the method of their intervals."""
     first = next(iter(scores.values()))
     weights, sequence_weights, method = row_weights(first)
@@ -132,9 +136,14 @@ def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
     for job, own in scores.items():
         by_job[job] += _insights(job, own)
     rows = [row for rows in by_job.values() for row in rows]
-    truth = replace(next(iter(scores)), candidate=TRUTH)
-    for scored in _free_runs(first, "sampling"):
-        (found,) = _measure_rows({truth: scored.terms(first)}, scored).values()
+    others = [(TRUTH, first, scored) for scored in _free_runs(first, "sampling")]
+    if coarse_solver is not None:
+        kinds = (*_rollouts(first), *_free_runs(first, "terms"))
+        known = (scored for scored in kinds if scored.array in coarse_solver.arrays)
+        others += [(COARSE_SOLVER, coarse_solver, scored) for scored in known]
+    for name, own, scored in others:
+        job = replace(next(iter(scores)), candidate=name)
+        (found,) = _measure_rows({job: scored.terms(own)}, scored).values()
         rows += [row | {"against_best": None} for row in found]
     return rows, method
 

@@ -128,6 +128,32 @@ def channel_indices(available: Sequence[str], wanted: Sequence[str]) -> list[int
     return [list(available).index(name) for name in wanted]
 
 
+def interpolated(
+    fields: Float[Tensor, "*batch y x"], grid: Grid, target: Grid
+) -> Float[Tensor, "*batch y2 x2"]:
+    """Return fields at the points of another grid by cubic convolution (Keys, 1981).
+
+    The grids are those of one frame of reference, and the first reaches around the second. Exact
+    for quadratic fields away from the border.
+    """
+    (old_x, old_y), (x, y) = (g.coordinates(torch.float64) for g in (grid, target))
+    along_y = _cubic_weights(old_y[:, 0], y[:, 0]).to(fields)
+    return along_y @ fields @ _cubic_weights(old_x[0], x[0]).to(fields).T
+
+
+def _cubic_weights(old: Tensor, new: Tensor) -> Float[Tensor, "new old"]:
+    place = (new - old[0]) / (old[1] - old[0])
+    first = place.floor().clamp(0, len(old) - 2)
+    weights = torch.zeros(len(new), len(old), dtype=torch.float64)
+    for offset in (-1, 0, 1, 2):
+        s = (place - first - offset).abs()
+        near, far = 1.5 * s**3 - 2.5 * s**2 + 1, -0.5 * s**3 + 2.5 * s**2 - 4 * s + 2
+        value = torch.where(s < 1, near, torch.where(s < 2, far, 0.0))
+        column = (first.long() + offset).clamp(0, len(old) - 1)
+        weights.index_put_((torch.arange(len(new)), column), value, accumulate=True)
+    return weights
+
+
 class Resizer:
     """Resizes fields and masks of a grid to another number of points."""
 

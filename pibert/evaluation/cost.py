@@ -178,15 +178,15 @@ def _timed(call: Callable[[], object], device: torch.device, seconds: float) -> 
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < LEAST_REPEATS or (len(times) < MOST_REPEATS and time.perf_counter() < end):
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         call()
-        _wait(device)
+        wait(device)
         times.append(time.perf_counter() - start)
     return 1e3 * statistics.median(times)
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
     """Wait until the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

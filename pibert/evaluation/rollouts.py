@@ -15,8 +15,8 @@ the list, which no result decides: means, stresses, series at the probes, densit
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -30,7 +30,7 @@ from pibert.evaluation.measures import window_measures
 from pibert.evaluation.official import mean_window
 from pibert.evaluation.scoring import body_at, own_spec, sequences
 from pibert.evaluation.statistics import LEAST_FRAMES, Statistics
-from pibert.fields import FieldSpec, Normalizer
+from pibert.fields import FieldSpec, Normalizer, Trajectory
 from pibert.notes import collecting
 
 
@@ -52,6 +52,16 @@ class RolloutPredictor(Protocol):
     ) -> Iterator[Any]:
         """Blocks of frames in physical units, (batch, time, channel, y, x)."""
         ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Replay:
+    """Frames that were computed beforehand, in place of those of a predictor."""
+
+    spec: FieldSpec
+    normalizer: Normalizer
+    flows: Mapping[int, Trajectory]
+    """By the number of the trajectory that each one stands for, frame for frame."""
 
 
 Start = tuple[int, int]
@@ -134,7 +144,7 @@ def longest_free_run(samples: Samples) -> int:
 
 
 def score_free_runs(
-    predictor: RolloutPredictor, samples: Samples, frames: int, most: int = 0
+    predictor: RolloutPredictor | Replay, samples: Samples, frames: int, most: int = 0
 ) -> dict[str, Tensor]:
     """Run from the start of every stretch of the samples, and compare the statistics.
 
@@ -190,16 +200,17 @@ def _free_run_starts(samples: Samples, frames: int, most: int) -> list[tuple[Sta
 
 
 def rolled_out(
-    predictor: RolloutPredictor, samples: Samples, runs: Iterable[tuple[Start, int]]
+    predictor: RolloutPredictor | Replay, samples: Samples, runs: Iterable[tuple[Start, int]]
 ) -> Iterator[Frames]:
     """Prediction and truth of rollouts of some frames from each start, in their order.
 
     Predictions are NaN from where a rollout diverged, ``last`` where that frame is not known.
     """
-    if samples.window.history < predictor.history or samples.window.horizon < 1:
+    needed = 1 if isinstance(predictor, Replay) else predictor.history
+    if samples.window.history < needed or samples.window.horizon < 1:
         raise ValueError(
-            f"expected windows of at least {predictor.history} input frames and one to predict, "
-            f"found {samples.window.history} and {samples.window.horizon}"
+            f"expected windows of at least {needed} input frames and one to predict, found "
+            f"{samples.window.history} and {samples.window.horizon}"
         )
     if samples.spec.channels != predictor.spec.channels:
         raise ValueError(
@@ -231,12 +242,16 @@ def rolled_out(
 
 
 def _predicted(
-    predictor: RolloutPredictor,
+    predictor: RolloutPredictor | Replay,
     samples: Samples,
     starts: Sequence[Start],
     truth: Float[Tensor, "b t c y x"],
 ) -> Float[Tensor, "b t c y x"]:
     """Predictions of the true frames, NaN from where a run diverged; each alone, if one does."""
+    if isinstance(predictor, Replay):
+        begin, size = samples.window.history, truth.shape[1]
+        runs = (predictor.flows[i].read(slice(n + begin, n + begin + size)) for i, n in starts)
+        return torch.stack(list(runs)).to(truth)
     predicted, done = torch.full_like(truth, math.nan), 0
     fields, parameters, known = rollout_input(predictor, samples, starts)
     try:

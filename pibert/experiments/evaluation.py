@@ -21,6 +21,8 @@ from pibert.evaluation.intervals import Valued, interval
 from pibert.evaluation.leads import Horizons, LeadTimes
 from pibert.evaluation.measures import window_measures
 from pibert.evaluation.rollouts import (
+    Replay,
+    RolloutPredictor,
     longest_free_run,
     score_free_runs,
     score_rollouts,
@@ -159,6 +161,33 @@ def evaluate(
     into.mkdir(parents=True, exist_ok=True)
     save_scores(into, scores)
     return scores
+
+
+def evaluate_frames(
+    predictor: RolloutPredictor | Replay,
+    flows: Flows,
+    history: int,
+    plan: RolloutPlan,
+    card: Mapping[str, Any],
+) -> Scores:
+    """Score the rollouts of what is not a trained model, on the same frames as one that is.
+
+    Args:
+        predictor: Its rollouts by lead time are scored unless its frames are computed already.
+        flows: With the test split.
+        history: Frames before the predicted ones.
+        plan: The rollouts.
+        card: That of a model with scores on these flows.
+    """
+    found: dict[str, Any] = {}
+    arrays: dict[str, torch.Tensor] = {}
+    if plan.steps and not isinstance(predictor, Replay):
+        found["rollout"], arrays = _rollouts(predictor, flows, plan, history, card)
+    samples = _samples(predictor, flows.split.test, flows, Window(history=history))
+    if frames := _free_run_frames(plan, samples):
+        found["free_run"], more = _free_runs(predictor, samples, frames, plan.starts, card)
+        arrays |= more
+    return Scores(found, arrays)
 
 
 def score_model(
@@ -304,7 +333,7 @@ def _filled_points(samples: Samples) -> int:
 
 
 def _samples(
-    predictor: Predictor, segments: Sequence[Segment], flows: Flows, window: Window
+    predictor: RolloutPredictor | Replay, segments: Sequence[Segment], flows: Flows, window: Window
 ) -> Samples:
     return Samples(
         flows.trajectories,
@@ -346,7 +375,11 @@ Part = tuple[dict[str, Any], dict[str, torch.Tensor]]
 
 
 def _rollouts(
-    predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int, card: Mapping[str, Any]
+    predictor: RolloutPredictor,
+    flows: Flows,
+    plan: RolloutPlan,
+    history: int,
+    card: Mapping[str, Any],
 ) -> Part:
     """Score rollouts, from the same true frames whatever the history of the model."""
     window = Window(history=history, horizon=plan.steps)
@@ -438,7 +471,11 @@ def _free_run_frames(plan: RolloutPlan, samples: Samples) -> int:
 
 
 def _free_runs(
-    predictor: Predictor, samples: Samples, frames: int, starts: int, card: Mapping[str, Any]
+    predictor: RolloutPredictor | Replay,
+    samples: Samples,
+    frames: int,
+    starts: int,
+    card: Mapping[str, Any],
 ) -> Part:
     """Score free runs of the test flows: statistics, and the true flow's sampling error."""
     found = score_free_runs(predictor, samples, frames, starts)

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,7 @@ def _all_flows(
         others = replace(config, test=None, case=None, recipe={}, path=config.test.path)
     else:
         others = replace(config, test=None, recipe=config.recipe | config.test.recipe)
-        if _recipe_of(others).seed == _recipe_of(config).seed:
+        if recipe_of(others).seed == recipe_of(config).seed:
             raise ValueError(
                 "data.test.recipe: expected a seed of its own, found that of the training flows, "
                 "which would be simulated again; set data.test.recipe.seed"
@@ -227,6 +227,32 @@ def cache_folder() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "pibert"
 
 
+def recipe_of(config: DataConfig) -> Recipe:
+    """Return the recipe of the simulated flows of a configuration."""
+    assert config.case is not None
+    try:
+        return change(find_preset(config.case, config.preset), config.recipe)
+    except ValueError as error:
+        raise ValueError(f"data: {error}") from None
+
+
+def with_other_states(
+    config: DataConfig, states: Callable[[Trajectory], Trajectory], numbers: Collection[int]
+) -> dict[int, Trajectory]:
+    """Return some flows of a configuration with other states, by number.
+
+    ``states`` changes a flow as it is stored. Then come the frames, channels and grid of the
+    configuration, without noise of a measurement.
+    """
+    stored = replace(
+        config, stride=1, max_frames=None, channels=(), size=None, in_memory=False,
+        measurement=None, outlier_noise=None,
+    )  # fmt: skip
+    plain = replace(config, measurement=None, outlier_noise=None, in_memory=True)
+    flows, _, _ = _trajectories(stored, "cpu", None)
+    return {number: _converted(states(flows[number]), plain) for number in numbers}
+
+
 def _locate(
     config: DataConfig, device: str, on_progress: OnProgress | None
 ) -> tuple[Path, dict[str, Any]]:
@@ -234,7 +260,7 @@ def _locate(
     if config.path is not None:
         path = Path(config.path)
         return path, {"path": str(path), "fingerprint": _fingerprint(path)}
-    recipe = _recipe_of(config)
+    recipe = recipe_of(config)
     code = recipe_hash(recipe)
     path = cache_folder() / f"{config.case}-{code}.h5"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,15 +273,6 @@ def _locate(
             f"out: {'; '.join(f'{flow.name} ({flow.reason})' for flow in diverged)}"
         )
     return path, source
-
-
-def _recipe_of(config: DataConfig) -> Recipe:
-    """Return the recipe of simulated flows."""
-    assert config.case is not None
-    try:
-        return change(find_preset(config.case, config.preset), config.recipe)
-    except ValueError as error:
-        raise ValueError(f"data: {error}") from None
 
 
 def _fingerprint(path: Path) -> str | None:

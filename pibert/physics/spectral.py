@@ -60,6 +60,21 @@ def modes_of(grid: Grid, device: torch.device | str = "cpu") -> Modes:
     return Modes(grid.shape, turn / (columns * grid.dx) * kx, turn / (rows * grid.dy) * ky, keep)
 
 
+def on_grid(
+    fields: Float[Tensor, "*batch y x"], shape: tuple[int, int]
+) -> Float[Tensor, "*batch y2 x2"]:
+    """Return periodic fields on another grid of the same box, by cutting or padding their waves."""
+    (rows, columns), size = shape, tuple(fields.shape[-2:])
+    if shape == size:
+        return fields
+    waves = torch.fft.rfft2(fields)
+    other = waves.new_zeros(*waves.shape[:-2], rows, columns // 2 + 1)
+    high, wide = min(rows, size[0]) // 2, min(columns, size[1]) // 2
+    other[..., :high, :wide] = waves[..., :high, :wide]
+    other[..., rows - high + 1 :, :wide] = waves[..., size[0] - high + 1 :, :wide]
+    return torch.fft.irfft2(other, s=shape) * (rows * columns / (size[0] * size[1]))
+
+
 def random_field(grid: Grid, generator: torch.Generator, power: Power) -> Float[Tensor, "y x"]:
     """Return a field with mean 0 and mean square 1 whose modes have random phases.
 

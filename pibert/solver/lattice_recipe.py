@@ -99,6 +99,13 @@ class LatticeRecipe(Recipe):
         value = low + (high - low) * (index + jitter) / self.samples
         return math.exp(value) if log else value
 
+    def intervals(self, index: int) -> float:
+        """Intervals between frames that a sample is simulated for, with its warm-up."""
+        growth = self.draw(index)["Re"] if self.interval_grows else 1.0
+        kept, of = self.burst
+        # The first frame comes before the first step.
+        return self.warm_up / (self.interval * growth) + (self.frames - 1) * of / kept
+
     def simulate(
         self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None
     ) -> list[Trajectory | Diverged]:

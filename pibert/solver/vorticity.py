@@ -20,6 +20,7 @@ random numbers are ours, so samples have the same distribution but are not the s
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from jaxtyping import Complex, Float
@@ -32,6 +33,8 @@ from pibert.solver.periodic import PeriodicRecipe, Sample, States, Values
 from pibert.solver.recipes import Diverged, Recipe, generator_of
 
 Spectrum = Complex[Tensor, "b ky kx"]
+COARSE = (24, 32, 40, 48, 64, 80, 96, 128, 160, 192)
+"""Points along the longer side of coarser grids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,17 @@ class VorticityRecipe(PeriodicRecipe):
     def simulated_grid(self) -> Grid:
         rows, columns = (self.refinement * points for points in self.shape)
         return Grid.periodic((rows, columns), dx=self.size[1] / columns, dy=self.size[0] / rows)
+
+    @property
+    def resolution(self) -> str:
+        return " x ".join(map(str, self.simulated_grid.shape)) + " points"
+
+    def coarser(self) -> tuple[Self, ...]:
+        """The same equation on coarser grids, the coarsest first."""
+        rows, columns = self.simulated_grid.shape
+        shares = (size / max(rows, columns) for size in COARSE if size < max(rows, columns))
+        shapes = ((2 * round(rows * s / 2), 2 * round(columns * s / 2)) for s in shares)
+        return tuple(replace(self, shape=s, refinement=1) for s in shapes if min(s) >= 8)
 
     @abstractmethod
     def initial_vorticity(self, generator: torch.Generator) -> Float[Tensor, "y x"]: ...

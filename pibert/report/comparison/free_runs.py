@@ -29,7 +29,12 @@ from pibert.report.comparison.plots import (
     rows_of_models,
     sheet,
 )
-from pibert.report.comparison.results import UNTRAINED, DatasetResults
+from pibert.report.comparison.results import (
+    COARSE_SOLVER,
+    UNTRAINED,
+    DatasetResults,
+    describe_solver,
+)
 from pibert.report.comparison.spectra import draw_power
 from pibert.report.figures import (
     LARGE,
@@ -63,7 +68,10 @@ class Quantity(NamedTuple):
 
 
 def best_models(data: DatasetResults, most: int) -> list[str]:
-    """Models with a free run: the smallest errors of the stresses, and the best reference."""
+    """Models with a free run: the smallest errors of the stresses, and the best reference.
+
+    The solver on a coarser grid is added.
+    """
 
     def error(model: str) -> float:
         value = data.value(model, "free_run_stress_error")
@@ -75,7 +83,8 @@ def best_models(data: DatasetResults, most: int) -> list[str]:
     references = [model for model in order if model in UNTRAINED]
     chosen = {*trained[: most - 1], *references[:1]}
     chosen |= set(order[: most - len(chosen)])
-    return [model for model in order if model in chosen]
+    solver = [] if data.coarse_solver is None else [COARSE_SOLVER]
+    return [model for model in order if model in chosen] + solver
 
 
 def _shown(data: DatasetResults, model: str) -> dict[str, Tensor]:
@@ -155,6 +164,8 @@ def free_run_errors(data: DatasetResults) -> Plot | None:
         "of the truth of this length differ; no model can be expected to do better. × : a run "
         "diverged, so the error is infinite. Models in the order of their next-frame error."
     )
+    if solver := data.facts.get("coarse_solver"):
+        caption += f" Dashed line: {describe_solver(solver)}."
     return Plot(figure, caption)
 
 
@@ -167,11 +178,14 @@ def _draw_errors(ax: Axes, data: DatasetResults, metric: str) -> None:
             points[model] = (value, [end for end in ends if end])
     sampling = data.value("truth", metric)
     known = [v for value, ends in points.values() for v in (value, *ends)]
-    known += [sampling] if sampling else []
+    solver = data.value(COARSE_SOLVER, metric)
+    known += [value for value in (sampling, solver) if value]
     if known:
         logarithmic(ax, "x", known)
     if sampling:
         ax.axvspan(ax.get_xlim()[0], sampling, color="0.9", lw=0, zorder=0)
+    if solver:
+        ax.axvline(solver, color=data.colour(COARSE_SOLVER), lw=1.2, ls="--", zorder=1)
     for row, model in enumerate(data.models):
         if model in points:
             value, ends = points[model]

@@ -12,6 +12,7 @@ from pibert.fields import FieldSpec
 
 COLOURS = {
     "truth": "#222222",
+    "coarse-solver": "#b22222",
     "pibert": "#2b5c8a",
     "fno2d": "#4f9d45",
     "deeponet2d": "#8e63a8",
@@ -38,9 +39,12 @@ MARKS = ("s", "^", "D", "v", "P", "X", ">")
 before all have been used."""
 WAKE_OSCILLATOR = "wake-oscillator"
 """A reference for the displacement of bodies alone, with scores of its own."""
+COARSE_SOLVER = "coarse-solver"
+"""The solver of the data on a coarser grid (``comparison/coarse_solver.py``)."""
 UNTRAINED = (
     *("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd"),
     WAKE_OSCILLATOR,
+    COARSE_SOLVER,
 )
 """Predictors without trained weights: drawn dotted or hollow."""
 
@@ -54,6 +58,7 @@ class DatasetResults:
     """The whole of ``results.json``."""
     scores: Mapping[tuple[str, int], Scores]
     """Scores of every run on this dataset, by model and seed."""
+    coarse_solver: Scores | None = None
 
     @cached_property
     def facts(self) -> Mapping[str, Any]:
@@ -101,7 +106,9 @@ class DatasetResults:
         return mean_of(found)
 
     def first(self, model: str) -> Scores:
-        """Scores of a model's first seed."""
+        """Scores of a model's first seed, or of the coarse solver."""
+        if model == COARSE_SOLVER and self.coarse_solver is not None:
+            return self.coarse_solver
         return self.scores[min(key for key in self.scores if key[0] == model)]
 
     def arrays_of(self, models: Sequence[str], name: str) -> dict[str, Tensor]:
@@ -179,6 +186,17 @@ class DatasetResults:
     @cached_property
     def _others(self) -> list[str]:
         return [name for name in sorted(self.models) if name not in COLOURS]
+
+
+def describe_solver(facts: Mapping[str, Any]) -> str:
+    """The grid of the coarse solver and its time beside that of the surrogate."""
+    mine, theirs = facts["ms_per_frame"], facts["surrogate_ms_per_frame"]
+    dearer = f", {mine / theirs:.2g} times less, but no coarser grid resolves the flow"
+    return (
+        f"the solver with {facts['resolution']} instead of {facts['solver_of_data']}, "
+        f"{mine:.3g} ms per frame; {facts['surrogate']} takes {theirs:.3g} ms"
+        f"{dearer if mine > theirs else ''} ({facts['device']})"
+    )
 
 
 def mean_of(values: Sequence[int | float | None]) -> float | None:

@@ -10,7 +10,13 @@ from pibert.evaluation.measures import DATA
 from pibert.evaluation.scales import BANDS
 from pibert.evaluation.structure import PHASE_PERIODS
 from pibert.physics import find_family
-from pibert.report.comparison.results import WAKE_OSCILLATOR, DatasetResults, mean_of
+from pibert.report.comparison.results import (
+    COARSE_SOLVER,
+    WAKE_OSCILLATOR,
+    DatasetResults,
+    describe_solver,
+    mean_of,
+)
 from pibert.report.comparison.table import (
     Cell,
     Format,
@@ -187,11 +193,17 @@ def free_runs(data: DatasetResults) -> Table | None:
         "keeps the statistics. Errors: 0 is perfect. Kinetic energy of the fluctuations: predicted "
         "over true, 1 is perfect, bold is nearest to 1. Last row: how far two stretches of the "
         "true flow differ, each as long as a run; an error of that size is no different from zero. "
+        f"{_solver_text(data)}"
         "Survival: frames before a run leaves the range of the flow. Diverged: share of the runs "
         "that do; the statistics of such a model are infinitely wrong (∞). Intervals (95 %): "
         f"{facts['intervals']}. {marks(data)}"
     )
     return _free_run_table(data, "free-runs", "Statistics of free runs", caption, _STATISTICS)
+
+
+def _solver_text(data: DatasetResults) -> str:
+    facts = data.facts.get("coarse_solver")
+    return f"Row before it: {describe_solver(facts)}. " if facts else ""
 
 
 def more_free_runs(data: DatasetResults) -> Table | None:
@@ -210,7 +222,11 @@ def more_free_runs(data: DatasetResults) -> Table | None:
 def _free_run_table(
     data: DatasetResults, name: str, title: str, caption: str, metrics: Mapping[str, str]
 ) -> Table | None:
-    columns, truth = [], [Cell(text="(truth against itself)")]
+    others = {"truth": "(truth against itself)"}
+    if data.coarse_solver is not None:
+        others = {COARSE_SOLVER: "(solver, coarser grid)", **others}
+    columns: list[Numbers] = []
+    feet = {model: [Cell(text=label)] for model, label in others.items()}
     lost = {m for m in data.models if (data.value(m, "free_run_diverged") or 0) > 0}
     for metric, label in metrics.items():
         ideal = 1.0 if "ratio" in metric else None
@@ -221,13 +237,14 @@ def _free_run_table(
             continue
         values = {m: math.inf if v is None and m in lost else v for m, v in column.values.items()}
         columns.append(replace(column, values=values))
-        value, cell = data.value("truth", metric), Cell(text="")
-        if value is not None and label not in ("survival", "diverged"):  # statistics of models
-            note = interval_of(data.find("truth", metric))
-            cell = Cell(text=digits(value), number=value, note=note)
-        truth.append(cell)
+        for model, foot in feet.items():
+            value, cell = data.value(model, metric), Cell(text="")
+            if value is not None and (model != "truth" or label not in ("survival", "diverged")):
+                spread = "" if note == "none" else interval_of(data.find(model, metric))
+                cell = Cell(text=form(value), number=value, note=spread)
+            foot.append(cell)
     table = table_of(data, name, title, caption, columns)
-    return None if table is None else replace(table, foot=(tuple(truth),))
+    return None if table is None else replace(table, foot=tuple(map(tuple, feet.values())))
 
 
 def _of_rollouts(data: DatasetResults, prefix: str, title: str, caption: str) -> Table | None:

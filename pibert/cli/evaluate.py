@@ -12,7 +12,7 @@ from pibert.cli.options import Device, Json, SourceOptions, option, with_options
 from pibert.cli.terminal import NotePrinter, digits, leads_shown, say, show_json, show_table
 from pibert.notes import collecting
 
-_SHARES = ("skill", "correlation", "diverged")
+_SHARES = ("skill", "correlation")
 _MOST_FLOWS = 24
 """Flows in the table; of more, an even selection is shown."""
 _ALIAS = "lmae"
@@ -173,7 +173,10 @@ def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
 
     wanted = leads_shown(rolled["steps"])
     # The RMSE, which has a unit, is in the JSON: the table would not fit a terminal.
-    metrics = [m for m, values in rolled["by_step"][1].items() if "all" in values and m != "rmse"]
+    hidden = ("rmse", "not_finite")
+    metrics = [
+        m for m, values in rolled["by_step"][1].items() if "all" in values and m not in hidden
+    ]
     columns = ("step", *(metric.replace("_", " ") for metric in metrics))
     rows = []
     for step, scores in rolled["by_step"].items():
@@ -183,12 +186,18 @@ def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
             rows.append((str(step), *cells))
     say(console, f"Rollouts from {counted(rolled['starts'], 'start')}, all channels together:")
     show_table(console, columns, rows)
-    stable = digits(rolled["summary"]["stable_horizon"])
+    summary, steps = rolled["summary"], rolled["steps"]
     say(
         console,
-        f"Stable horizon: {stable} of {rolled['steps']} steps on average (squared error below half "
-        "of the variance in time).",
+        f"Stable horizon: {digits(summary['stable_horizon'])} of {steps} steps on average (squared "
+        "error below half of the variance in time).",
     )
+    if summary["diverged"]:
+        say(
+            console,
+            f"Diverged: {summary['diverged']:.0%} of the rollouts leave the range of the flow; "
+            f"on average they stay in it for {digits(summary['survival'])} of {steps} steps.",
+        )
 
 
 def _show_coverage(console: Console, scores: Mapping[str, Any]) -> None:

@@ -6,8 +6,8 @@
                centre, mean of the integral from 0 to 1 of (1 - l) h(l) + max(0, |e| - h(l)) dl, by
                the trapezoidal rule; the integrand is |e| at level 0 and is taken as 0 at level 1
 
-In physical units, over known points. From where a rollout diverged on, no value is covered and the
-score is infinite.
+In physical units, over known points. From where a rollout is not finite on, no value is covered and
+the score is infinite.
 """
 
 import math
@@ -113,7 +113,7 @@ def interval_terms(
     """The terms of every frame.
 
     Args:
-        centre: The prediction; NaN where a rollout diverged.
+        centre: The prediction; NaN where a rollout is not finite.
         half: Half-widths of the intervals of the highest level.
         truth: The true frames.
         known: Where they are known.

@@ -10,10 +10,10 @@ mean and variance in time of the truth at each point of its trajectory:
     correlation       sum (q - m)(y - m) / sqrt(sum (q - m)^2 sum (y - m)^2)
     spectral_drift    root mean square over wavenumbers of log10(P / T), P and T the radial spectra
                       (``evaluation/scales.py``) of all channels, summed over starts
-    diverged          share of the starts whose rollout has diverged
+    not_finite        share of the starts whose rollout is not finite any more
 
-A rollout that diverged stays in all sums: from then on errors and drift are infinite, and it adds
-only its truth to the correlation. ``all`` pools channels, in units of their standard deviation
+Such a rollout stays in all sums: from then on errors and drift are infinite, and it adds only its
+truth to the correlation. ``all`` pools channels, in units of their standard deviation
 where their units differ.
 """
 
@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pibert.evaluation.divergence import limit_of, survived
 from pibert.evaluation.measure import ALL, Entry, Frames, channel_scales, common_unit, ratio
 from pibert.evaluation.scales import log_spectral_error, num_rings, radial_spectrum
 from pibert.evaluation.temporal import correlation_time
@@ -33,7 +34,7 @@ LEADS = (1, 2, 5, 10, 20, 40, 80)
 """Frames ahead at which results state the scores of rollouts."""
 
 _MARKS = 3
-"""Terms that are of no channel: starts, starts that diverged, known points."""
+"""Terms that are of no channel: starts, those whose frame is not finite, known points."""
 _SUMS = 7
 """Terms of each channel: error, energy, error of persistence, fluctuations (prediction times truth,
 prediction squared, truth squared), expected square of the fluctuations."""
@@ -57,6 +58,8 @@ class Climate:
     """Zero where a point was never measured, as the mean is."""
     memory: float | None
     """Correlation time of the fluctuations in frames, at points of a lattice."""
+    limit: float
+    """Distance to the mean beyond which a rollout has diverged, channels in their scales."""
 
 
 def climate_of(trajectory: Trajectory, scales: tuple[float, ...]) -> Climate:
@@ -79,8 +82,21 @@ def climate_of(trajectory: Trajectory, scales: tuple[float, ...]) -> Climate:
     variance = (squares / count - mean.square()).clamp(min=0)
     # Unknown points do not fluctuate.
     deviations = torch.where(torch.cat(seen), torch.cat(watched) - mean[:, rows, columns], 0.0)
-    deviations = deviations / torch.tensor(scales, dtype=torch.float64)[:, None, None]
-    return Climate(mean=mean, variance=variance, memory=correlation_time(deviations.flatten(1)))
+    along = torch.tensor(scales, dtype=torch.float64)[:, None, None]
+    deviations = deviations / along
+    largest = 0.0
+    for start in range(0, trajectory.num_frames, _BLOCK):
+        frames = slice(start, start + _BLOCK)
+        known = trajectory.measured(frames).cpu()
+        moving = (trajectory.read(frames).cpu().double() - mean) / along
+        distance = torch.where(known[:, None], moving, 0.0).square().sum((1, 2, 3)).sqrt()
+        largest = max(largest, float(distance.max()))
+    return Climate(
+        mean=mean,
+        variance=variance,
+        memory=correlation_time(deviations.flatten(1)),
+        limit=limit_of(largest, float((mean / along).square().sum().sqrt())),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +127,16 @@ class LeadTimes:
             )
         ]
         drift = Entry(metric="spectral_drift", component=ALL)
-        return (*each, drift, Entry(metric="diverged", component=ALL))
+        return (*each, drift, Entry(metric="not_finite", component=ALL))
 
     def terms(self, frames: Frames, climate: Climate) -> Float[Tensor, "t k"]:
-        """A row for every lead time of a rollout; NaN predictions are of one that diverged."""
+        """A row for every lead time of a rollout; NaN: predictions that are not finite."""
         mean, variance = (
             value.to(frames.truth.device) for value in (climate.mean, climate.variance)
         )
         y, known, gone = frames.truth.double(), frames.known, frames.prediction.isnan()
         start = frames.last.double()
-        # The mean replaces a diverged prediction: it does not fluctuate. Errors become infinite.
+        # The mean stands for what is not finite: it does not fluctuate. Errors become infinite.
         q = torch.where(gone, mean, frames.prediction.double())
         products = (
             (q - y).square(),
@@ -159,25 +175,27 @@ class LeadTimes:
         rings = num_rings(self.spec.grid)
         predicted, truth = sums[..., -2 * rings :].unflatten(-1, (2, rings)).unbind(-2)
         drift = torch.where(gone, math.inf, log_spectral_error(predicted, truth)[..., None])
-        diverged = ratio(sums[..., 1:2], sums[..., :1])
-        return torch.cat((*errors, correlation, rmse, drift, diverged), dim=-1)
+        not_finite = ratio(sums[..., 1:2], sums[..., :1])
+        return torch.cat((*errors, correlation, rmse, drift, not_finite), dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Horizons:
     """Measures of whole rollouts, all channels together.
 
-    - stable_horizon: frames until the fluctuation_nmse of a start first exceeds 0.5, or until it
-      diverges; mean over starts. A start that never does counts with all its frames, so
+    - stable_horizon: frames until the fluctuation_nmse of a start first exceeds 0.5, or is not
+      finite; mean over starts. A start that never does counts with all its frames, so
       the mean is a lower bound where stable_to_end is not 0;
     - stable_to_end: share of such starts;
     - correlation_time: of the truth, mean over starts, for comparison;
     - correlated_horizon: frames until the correlation of a start (as in ``LeadTimes``) first falls
-      below 0.5, or until it diverges; mean over starts, as above;
+      below 0.5, or is not finite; mean over starts, as above;
     - rel_l2: |q - y| / |y| over all frames of a rollout, mean over starts; the measure of
       the FNO paper's Navier-Stokes benchmark;
     - nrmse: |q - y| / |y| of single frames, mean over starts, geometric mean over lead
-      times; the measure of APEBench.
+      times; the measure of APEBench;
+    - survival: frames before a rollout diverges (``evaluation/divergence.py``), mean over starts;
+    - diverged: share of the starts that do.
     """
 
     @property
@@ -189,6 +207,8 @@ class Horizons:
             Entry(metric="rel_l2", component=ALL),
             Entry(metric="nrmse", component=ALL),
             Entry(metric="correlated_horizon", component=ALL, unit="frames", better="higher"),
+            Entry(metric="survival", component=ALL, unit="frames", better="higher"),
+            Entry(metric="diverged", component=ALL),
         )
 
     def terms(
@@ -215,12 +235,17 @@ class Horizons:
         each = ratio(error, energy).sqrt()
         whole = ratio(error.sum(1), energy.sum(1)).sqrt()
         head = (torch.ones_like(memory), stable, ended, memory, known, whole)
-        return torch.cat((torch.stack(head, dim=1), each, correlated[:, None]), dim=1)
+        limits = predicted.new_tensor([[climate.limit] for climate in climates])
+        distance = torch.where(gone, math.inf, predicted.sqrt())  # to the mean
+        lasted = survived(distance, limits).double()
+        lost = (lasted < lead_terms.shape[1]).double()
+        tail = torch.stack((correlated, lasted, lost), dim=1)
+        return torch.cat((torch.stack(head, dim=1), each, tail), dim=1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """See the class."""
         count, stable, ended, memory, known, whole = sums[..., :6].unbind(-1)
-        each, correlated = sums[..., 6:-1], sums[..., -1]
+        each, (correlated, lasted, lost) = sums[..., 6:-3], sums[..., -3:].unbind(-1)
         nrmse = ratio(each, count[..., None].expand_as(each)).log().mean(-1).exp()
         found = (
             ratio(stable, count),
@@ -229,5 +254,7 @@ class Horizons:
             ratio(whole, count),
             nrmse,
             ratio(correlated, count),
+            ratio(lasted, count),
+            ratio(lost, count),
         )
         return torch.stack(found, dim=-1)

@@ -4,8 +4,8 @@ A start is a window of true frames; from it the model is rolled out. Its frames 
 the frames that followed, and nothing is kept but terms (``evaluation/leads.py``), a few dozen
 numbers for each start and lead time.
 
-A rollout counts as diverged from the first frame of the block of ``horizon`` frames that is not
-finite.
+A rollout is not finite from the first frame of the block of ``horizon`` frames on in which a value
+is not. When it has diverged says ``evaluation/divergence.py``.
 
 A free run begins at the start of a test flow and has a given length; where the flow is long enough
 for more, further runs follow, without overlap. Pointwise errors mean little there; the statistics
@@ -91,10 +91,10 @@ def score_rollouts(
     Returns:
         ``terms`` (start, lead, k) of ``LeadTimes`` and ``horizon_terms`` (start, k) of
         ``Horizons``; ``trajectory`` and first ``frame`` of each start's window; ``stable``: frames
-        of each start before the first bad one; ``diverged``: the lead time, counted from 1, from
-        which nothing is finite, 0: never; ``curves`` (lead, entry) and ``summary`` (entry), the
+        of each start before the first bad one; ``diverged``: the lead time, counted from 1, at
+        which it diverged, 0: never; ``curves`` (lead, entry) and ``summary`` (entry), the
         values of both measures; with ``windows`` also ``rollout/<measure>`` (start, k), NaN where
-        a rollout diverged.
+        a rollout is not finite.
     """
     measure = LeadTimes(spec=predictor.spec, normalizer=predictor.normalizer)
     starts, steps = [samples.locate(number) for number in numbers], samples.window.horizon
@@ -116,14 +116,14 @@ def score_rollouts(
             window_rows[name].append(own.terms(frames).cpu())
     terms, horizons = torch.stack(rows), Horizons()
     horizon_terms = horizons.terms(measure, terms, [climates[index] for index, _ in starts])
-    gone = terms[..., 1] > 0
+    lasted = horizon_terms[:, -2].long()
     return {
         "terms": terms,
         "horizon_terms": horizon_terms,
         "trajectory": torch.tensor([index for index, _ in starts]),
         "frame": torch.tensor([frame for _, frame in starts]),
         "stable": horizon_terms[:, 1].long(),
-        "diverged": torch.where(gone.any(1), gone.int().argmax(1) + 1, 0),
+        "diverged": torch.where(lasted < steps, lasted + 1, 0),
         "curves": measure.values(terms.sum(0)),
         "summary": horizons.values(horizon_terms.sum(0)),
         **{name: torch.cat(found) for name, found in window_rows.items()},
@@ -204,7 +204,7 @@ def rolled_out(
 ) -> Iterator[Frames]:
     """Prediction and truth of rollouts of some frames from each start, in their order.
 
-    Predictions are NaN from where a rollout diverged, ``last`` where that frame is not known.
+    Predictions are NaN from where a rollout is not finite, ``last`` where that frame is not known.
     """
     needed = 1 if isinstance(predictor, Replay) else predictor.history
     if samples.window.history < needed or samples.window.horizon < 1:
@@ -247,7 +247,7 @@ def _predicted(
     starts: Sequence[Start],
     truth: Float[Tensor, "b t c y x"],
 ) -> Float[Tensor, "b t c y x"]:
-    """Predictions of the true frames, NaN from where a run diverged; each alone, if one does."""
+    """Predictions of the true frames, NaN from where a run is not finite; each alone, if one is."""
     if isinstance(predictor, Replay):
         begin, size = samples.window.history, truth.shape[1]
         runs = (predictor.flows[i].read(slice(n + begin, n + begin + size)) for i, n in starts)

@@ -31,7 +31,7 @@ from pibert.data.splits import condition
 from pibert.evaluation.intervals import TooFew, resample_starts
 from pibert.files import read_json, read_safetensors
 
-FORMAT = 3
+FORMAT = 4
 NAME = "scores"
 RESAMPLES = 1000
 LEVEL = 0.95

@@ -26,9 +26,8 @@ and primes for the prediction:
     drag_error           |F' / F - 1|, F the mean drag of all bodies from a momentum balance
                          (``evaluation/forces.py``); mean over flows
     drag_coefficient     2 F / (U^2 D) of prediction and truth, mean over flows
-    survival             frames before the distance of a predicted frame to the true mean flow
-                         exceeds three times the largest such distance in the truth, and a tenth of
-                         the mean flow itself; mean over flows
+    survival             frames before a run diverges (``evaluation/divergence.py``); mean over
+                         flows
     diverged             share of the flows that do not survive to the end
 
 The drag is given for flows with bodies at rest, known U, D, viscosity and time step, in a view that
@@ -49,6 +48,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pibert.evaluation.divergence import limit_of, survived
 from pibert.evaluation.forces import mean_force, rectangle_around
 from pibert.evaluation.measure import ALL, Entry, Frames, channel_scales, known_values, ratio
 from pibert.evaluation.regions import stations
@@ -64,10 +64,6 @@ from pibert.fields import FieldSpec, Normalizer
 
 LEAST_FRAMES = 20
 """Fewer frames have no statistics."""
-LOST = 3.0
-"""A frame farther from the mean flow than any true one by this factor is lost."""
-STILL = 0.1
-"""... unless its distance is below this share of the mean flow itself."""
 PEAK_SHARE = 0.2
 """Of the energy within a peak and its two neighbours on either side."""
 MOST_VALUES = 100_000
@@ -219,13 +215,12 @@ class Statistics:
             self._scaled(fields, frames) for fields in (frames.truth, frames.prediction)
         )
         mean = truth.sum(0) / frames.known.sum(0).clamp(min=1)
-        limit, distance = (
+        true_distance, distance = (
             known_values(fields - mean, frames.known).square().sum((1, 2, 3)).sqrt()
             for fields in (truth, prediction)
         )
-        # A flow that hardly moves is not lost with the first error. False where it is not finite.
-        fine = distance <= max(LOST * limit.max(), STILL * mean.square().sum().sqrt())
-        return int((~fine).cumsum(0).eq(0).sum())
+        most = limit_of(float(true_distance.max()), float(mean.square().sum().sqrt()))
+        return int(survived(distance, distance.new_tensor([most])))
 
     def _compared(self, frames: Frames) -> dict[str, float]:
         (mean, stress, moving), (predicted_mean, predicted_stress, predicted_moving) = (

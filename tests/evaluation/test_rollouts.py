@@ -163,7 +163,7 @@ def test_diverged_rollout_is_counted_and_does_not_affect_others() -> None:
     scores = score_rollouts(Moves(by=1, fails=4), samples, starts)
     assert scores["diverged"].tolist() == [0, 4] and scores["stable"].tolist() == [6, 3]
     found = curves(scores)
-    assert found["diverged", "all"] == [0, 0, 0, 0.5, 0.5, 0.5]
+    assert found["not_finite", "all"] == [0, 0, 0, 0.5, 0.5, 0.5]
     assert max(found["nmse", "u"][:3]) < 1e-20
     assert found["nmse", "u"][3:] == [math.inf] * 3
     assert found["skill", "all"][3:] == [-math.inf] * 3
@@ -173,6 +173,25 @@ def test_diverged_rollout_is_counted_and_does_not_affect_others() -> None:
     assert found["correlation", "u"][3:] == pytest.approx([math.sqrt(0.5)] * 3, rel=0.05)
     alone = score_rollouts(Moves(by=1, fails=4), samples, starts[:1])
     assert torch.allclose(scores["terms"][0], alone["terms"][0])
+
+
+def test_lead_times_and_free_runs_call_the_same_rollout_diverged() -> None:
+    """The true wave plus an offset that grows by a fixed amount in every step."""
+    flow, moves = travelling(61), Moves(by=1, offset=0.153)
+    leads = score_rollouts(moves, samples_of(flow, steps=60), [0])
+    runs = score_free_runs(moves, samples_of(flow, steps=1), frames=60)
+    (survived,) = MEASURE.survived(runs["terms"]).tolist()
+    # Sums of squares over the points, by hand: sines of amplitude 1 + 0.1 y, half of it in v, and
+    # the offset in both channels. Cross terms vanish over whole periods.
+    waves = sum(1.25 / 2 * (1 + 0.1 * y) ** 2 for y in range(SHAPE[0])) / SHAPE[0]
+    limit, step = max(9 * waves, 0.01 * 9), 2 * 0.153**2
+    assert survived == max(n for n in range(60) if waves + step * n**2 <= limit)
+    summary = summary_of(leads)
+    assert summary["diverged"] == 1 and summary["survival"] == survived
+    assert leads["diverged"].tolist() == [survived + 1]
+    # Its frames are numbers still, and so are its errors.
+    assert curves(leads)["not_finite", "all"] == [0] * 60
+    assert math.isfinite(curves(leads)["nmse", "all"][-1])
 
 
 def test_predictor_receives_history_parameters_and_mask() -> None:

@@ -258,7 +258,7 @@ def flows(data: DatasetResults) -> Plot | None:
         f"NMSE of all channels on {len(shown)} of {len(order)} test flows, in the order of "
         f"{name or 'the data'}; hollow points: without training. Right: share in the squared "
         f"error of the next frame of {model}, pooled over all test flows; dotted: an equal share. "
-        "A missing point is a rollout that diverged, or a flow without a rollout."
+        "A missing point is a rollout that is not finite, or a flow without a rollout."
     )
     return Plot(figure, caption)
 
@@ -306,7 +306,7 @@ def by_parameter(data: DatasetResults) -> Plot | None:
     caption = (
         f"NMSE of each test flow, relative to its own energy, against {name}; models by rank, "
         "hollow points without training. Grey: range of the training flows. A missing point is a "
-        "rollout that diverged, or a flow without a rollout."
+        "rollout that is not finite, or a flow without a rollout."
     )
     return Plot(figure, caption)
 

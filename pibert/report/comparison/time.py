@@ -338,7 +338,9 @@ def stable_horizon(data: DatasetResults) -> Plot | None:
     for model in order:
         frames, to_end = summary[model][:2]
         label = f"{frames:.3g}" + (f"  ({100 * to_end:.0f} % to the end)" if to_end > 0 else "")
-        labels.append(label + ("  × diverged" if _last_finite(data, model) is not None else ""))
+        labels.append(
+            label + ("  × diverged" if _before_divergence(data, model) is not None else "")
+        )
     ax.bar_label(bars, labels, padding=4, fontsize=SMALL)
     rows_of_models(ax, order)
     ax.set_xlim(0, 1.3 * steps)
@@ -374,7 +376,7 @@ def _draw_curves(
         ax.axhline(1.0, color="0.4", lw=0.8, ls=":", zorder=1)
     ax.set_xlim(0 if len(lead) > 4 else 0.8, len(lead) + (0 if len(lead) > 4 else 0.2))
     for model, values in curves.items():
-        last = _last_finite(data, model)
+        last = _before_divergence(data, model)
         if last is not None and last >= 1 and np.isfinite(values[last - 1]):
             cross: dict[str, Any] = {"color": data.colour(model), "ms": 6, "mew": 1.6}
             at = np.clip(values[last - 1], *ax.get_ylim())
@@ -394,7 +396,7 @@ def _curve(
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _last_finite(data: DatasetResults, model: str) -> int | None:
+def _before_divergence(data: DatasetResults, model: str) -> int | None:
     """The last lead time before any rollout of a model diverged; None if none did."""
     diverged = data.first(model).arrays.get("rollout/diverged")
     if diverged is None or not bool((diverged > 0).any()):

@@ -128,11 +128,11 @@ def _scores() -> Scores:
         },
         "pick_rule": "frames picked by a coin",
         "rollout": {
-            "entries": [{"metric": "nmse", "component": "all"},
+            "entries": [{"metric": "nmse", "component": "all"}],
+            "summary": [{"metric": "stable_horizon", "component": "all"},
                         {"metric": "diverged", "component": "all"}],
-            "summary": [{"metric": "stable_horizon", "component": "all"}],
         },
     }  # fmt: skip
-    curves = torch.tensor([[0.1, 0.0], [0.2, 0.0], [0.4, 0.0], [torch.inf, 0.5]]).double()
-    arrays = {"rollout/curves": curves, "rollout/summary": torch.tensor([2.5]).double()}
+    curves = torch.tensor([[0.1], [0.2], [0.4], [torch.inf]]).double()
+    arrays = {"rollout/curves": curves, "rollout/summary": torch.tensor([2.5, 0.5]).double()}
     return Scores(card, arrays)

@@ -99,7 +99,7 @@ def rollout_of(place: int, own: FieldSpec) -> tuple[dict[str, Any], dict[str, Te
         elif entry.metric == "correlation":
             columns.append((-error).exp())
         else:
-            columns.append(gone if entry.metric == "diverged" else lost)
+            columns.append(gone if entry.metric == "not_finite" else lost)
     stable = max(1.0, 12.0 - place)
     card = {
         "steps": LEADS,

@@ -45,7 +45,8 @@ def rollout(data: DatasetResults) -> Table | None:
         *(_rolled(data, f"NMSE at {lead} ↓", lead, "nmse") for lead in leads),
         _rolled(data, f"correlation at {steps} ↑", steps, "correlation"),
         _rolled(data, f"spectral drift at {steps} ↓", steps, "spectral_drift"),
-        _rolled(data, f"diverged at {steps} ↓", steps, "diverged", percent),
+        _rolled(data, "survival [frames] ↑", None, "survival"),
+        _rolled(data, "diverged ↓", None, "diverged", percent),
         _rolled(data, "stable horizon [frames] ↑", None, "stable_horizon"),
         _rolled(data, "stable to the end ↑", None, "stable_to_end", percent),
         _rolled(data, "relative L2 ↓", None, "rel_l2"),
@@ -57,8 +58,9 @@ def rollout(data: DatasetResults) -> Table | None:
         f"Each model continues from true frames with its own predictions: {facts['starts']} starts "
         "spread over the test split, lead times in frames. A rollout is stable until its squared "
         "error exceeds half the variance of the flow in time; one that is stable to the end counts "
-        "with all its frames. Correlated: frames until the correlation of the fluctuations with "
-        "the truth falls below 0.5. Relative L2: over all frames of a rollout, mean over starts, "
+        "with all its frames. Survival: frames before a rollout diverges: leaves the range "
+        "of the flow. Correlated: frames until the correlation of the fluctuations with the truth "
+        "falls below 0.5. Relative L2: over all frames of a rollout, mean over starts, "
         "as in the FNO paper. nRMSE: mean over starts, geometric mean over lead times, as in "
         f"APEBench. Bold: best of the column. Intervals (95 %): {facts.get('intervals', 'none')}."
     )
@@ -194,9 +196,9 @@ def free_runs(data: DatasetResults) -> Table | None:
         "over true, 1 is perfect, bold is nearest to 1. Last row: how far two stretches of the "
         "true flow differ, each as long as a run; an error of that size is no different from zero. "
         f"{_solver_text(data)}"
-        "Survival: frames before a run leaves the range of the flow. Diverged: share of the runs "
-        "that do; the statistics of such a model are infinitely wrong (∞). Intervals (95 %): "
-        f"{facts['intervals']}. {marks(data)}"
+        "Survival: frames before a run diverges, that is, leaves the range of the flow. Diverged: "
+        "share of the runs that do; the statistics of such a model are infinitely wrong (∞). "
+        f"Intervals (95 %): {facts['intervals']}. {marks(data)}"
     )
     return _free_run_table(data, "free-runs", "Statistics of free runs", caption, _STATISTICS)
 

@@ -163,6 +163,13 @@ def known_values(
     return torch.where(known[:, None], fields.double(), 0.0)
 
 
+def uniform_series(
+    values: Float[Tensor, "t y x"], known: Bool[Tensor, "t y x"]
+) -> Float[Tensor, " t"]:
+    """The values of a state of a structure, which are the same at all points of a frame."""
+    return torch.where(known, values.double(), 0.0).sum((1, 2)) / known.sum((1, 2))
+
+
 def with_speed(fields: Float[Tensor, "t c y x"], spec: FieldSpec) -> Float[Tensor, "t m y x"]:
     """The channels, and the speed as one more where there is a velocity."""
     if spec.velocity is None:

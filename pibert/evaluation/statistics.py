@@ -26,12 +26,17 @@ and primes for the prediction:
     drag_error           |F' / F - 1|, F the mean drag of all bodies from a momentum balance
                          (``evaluation/forces.py``); mean over flows
     drag_coefficient     2 F / (U^2 D) of prediction and truth, mean over flows
+    lift_rms_ratio       standard deviation in time of the lift, predicted over true
+    lift_frequency_error |f' / f - 1|, f the frequency of the highest peak of the lift, as for
+                         strouhal_error
     survival             frames before a run diverges (``evaluation/divergence.py``); mean over
                          flows
     diverged             share of the flows that do not survive to the end
 
-The drag is given for flows with bodies at rest, known U, D, viscosity and time step, in a view that
-reaches around the bodies. D is the reference length of the flow.
+The drag from the balance is given for flows with bodies at rest, known U, D, viscosity and time
+step, in a view that reaches around the bodies. D is the reference length of the flow. Where a model
+predicts the recorded series ``drag`` or ``lift`` as states of a structure, drag and lift are these
+(coefficients of the moving body, positive along x and y).
 
 The statistics of a rollout that diverges are infinitely wrong. ``all`` takes channels together, in
 units of their standard deviation where their units differ.
@@ -50,7 +55,15 @@ from torch import Tensor
 
 from pibert.evaluation.divergence import limit_of, survived
 from pibert.evaluation.forces import mean_force, rectangle_around
-from pibert.evaluation.measure import ALL, Entry, Frames, channel_scales, known_values, ratio
+from pibert.evaluation.measure import (
+    ALL,
+    Entry,
+    Frames,
+    channel_scales,
+    known_values,
+    ratio,
+    uniform_series,
+)
 from pibert.evaluation.regions import stations
 from pibert.evaluation.scales import BANDS, num_rings, radial_spectrum, supports_spectra
 from pibert.evaluation.temporal import (
@@ -79,6 +92,7 @@ _TERMS = (
     *("memory", "true_memory", "psd_error", "psd_flows"),
     *("mean_profile_error", "mean_profile_energy", "stress_profile_error", "stress_profile_energy"),
     *("drag_error", "drag", "true_drag", "drag_flows"),
+    *("lift", "true_lift", "lift_frequency_error", "lift_frequency_flows"),
 )
 _SQUARES = ("mean_error", "stress_error", "mean_profile_error", "stress_profile_error")
 _DRAG = "drag_coefficient"
@@ -103,6 +117,8 @@ class Statistics:
             Entry(metric="survival", component=ALL, unit="frames", better="higher"),
             *(Entry(metric=name, component=ALL) for name in more),
             *(Entry(metric=_DRAG, component=c, better="none") for c in ("prediction", "truth")),
+            Entry(metric="lift_rms_ratio", component=ALL, better="none"),
+            Entry(metric="lift_frequency_error", component=ALL),
         )
 
     def terms(self, frames: Frames) -> Float[Tensor, " k"]:
@@ -198,6 +214,8 @@ class Statistics:
             unless_lost(ratio(total["drag_error"], total["drag_flows"])),
             unless_lost(ratio(total["drag"], total["drag_flows"])),
             ratio(total["true_drag"], total["drag_flows"]),
+            unless_lost(ratio(total["lift"], total["true_lift"])),
+            unless_lost(ratio(total["lift_frequency_error"], total["lift_frequency_flows"])),
         ]
         return torch.stack(values, dim=-1)
 
@@ -251,7 +269,7 @@ class Statistics:
             line = true[..., columns]
             row[f"{what}_profile_error"] = (predicted[..., columns] - line).square().sum()
             row[f"{what}_profile_energy"] = line.square().sum()
-        row |= self._in_time(frames) | drag_terms(frames)
+        row |= self._in_time(frames) | drag_terms(frames) | state_force_terms(frames)
         return {name: float(value) for name, value in row.items()}
 
     def _distance(self, frames: Frames) -> float:
@@ -271,14 +289,11 @@ class Statistics:
         if not series.probes:
             return {}
         row: dict[str, float] = {}
-        frequency, power = power_density(series.truth, series.dt)
+        _, power = power_density(series.truth, series.dt)
         _, predicted = power_density(series.prediction, series.dt)
-        true_peak = dominant_frequency(frequency, power.sum((1, 2)))
-        if true_peak is not None:
-            moves = predicted.sum() > POWER_FLOOR * power.sum()
-            spectrum = predicted.sum((1, 2))
-            peak = (dominant_frequency(frequency, spectrum, least=0.0) if moves else None) or 0.0
-            row |= {"strouhal_error": abs(peak / true_peak - 1), "strouhal_flows": 1.0}
+        error = _frequency_error(series.prediction, series.truth, series.dt)
+        if error is not None:
+            row |= {"strouhal_error": error, "strouhal_flows": 1.0}
         row |= {"psd_error": float(log_errors(predicted.mean(1), power.mean(1)).mean())}
         row |= {"psd_flows": 1.0}
         memories = [correlation_time(s.flatten(1)) for s in (series.prediction, series.truth)]
@@ -334,6 +349,48 @@ def drag_terms(frames: Frames) -> dict[str, float]:
     )
     error = abs(drag / true_drag - 1) if true_drag else math.inf
     return {"drag_error": error, "drag": drag, "true_drag": true_drag, "drag_flows": 1.0}
+
+
+def state_force_terms(frames: Frames) -> dict[str, float]:
+    """Drag and lift of the moving body; nothing where they are not among the predicted states."""
+    spec, row = frames.spec, dict[str, float]()
+    forces = {
+        name: [
+            uniform_series(fields[:, spec.channels.index(name)], frames.known)
+            for fields in (frames.prediction, frames.truth)
+        ]
+        for name in ("drag", "lift")
+        if name in spec.state
+    }
+    if "drag" in forces:
+        drag, true_drag = (float(series.mean()) for series in forces["drag"])
+        error = abs(drag / true_drag - 1) if true_drag else math.inf
+        row |= {"drag_error": error, "drag": drag, "true_drag": true_drag, "drag_flows": 1.0}
+    if "lift" in forces:
+        lift, true_lift = forces["lift"]
+        row |= {
+            "lift": float(lift.std(correction=0)),
+            "true_lift": float(true_lift.std(correction=0)),
+        }
+        if spec.dt:
+            off = _frequency_error(lift[:, None, None], true_lift[:, None, None], spec.dt)
+            if off is not None:
+                row |= {"lift_frequency_error": off, "lift_frequency_flows": 1.0}
+    return row
+
+
+def _frequency_error(
+    predicted: Float[Tensor, "t probe c"], true: Float[Tensor, "t probe c"], dt: float
+) -> float | None:
+    """|f' / f - 1|, 1 for a prediction that does not move; None if no true peak stands out."""
+    frequency, power = power_density(true, dt)
+    _, mine = power_density(predicted, dt)
+    true_peak = dominant_frequency(frequency, power.sum((1, 2)))
+    if true_peak is None:
+        return None
+    moves = mine.sum() > POWER_FLOOR * power.sum()
+    peak = (dominant_frequency(frequency, mine.sum((1, 2)), least=0.0) if moves else None) or 0.0
+    return abs(peak / true_peak - 1)
 
 
 def dominant_frequency(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.dataset import Samples
-from pibert.evaluation.measure import Frames
+from pibert.evaluation.measure import Frames, uniform_series
 from pibert.evaluation.rollouts import RolloutPredictor, rolled_out
 from pibert.evaluation.scoring import sequences
 from pibert.evaluation.vibration import compare_vibrations, natural_frequency, vibration
@@ -120,13 +120,10 @@ def _displacements(
 ) -> dict[str, Tensor]:
     """Predicted and true displacement of every frame."""
     place = channels.index(body.displacement)
-    known = frames.known.double()
-    count = known.sum((1, 2))
-    found = {}
-    for name, fields in (("predicted", frames.prediction), ("true", frames.truth)):
-        values = torch.where(frames.known, fields[:, place].double(), 0.0)
-        found[name] = (values.sum((1, 2)) / count).cpu()
-    return found
+    both = {"predicted": frames.prediction, "true": frames.truth}
+    return {
+        name: uniform_series(fields[:, place], frames.known).cpu() for name, fields in both.items()
+    }
 
 
 def _measures(series: Mapping[str, Tensor], parameters: Mapping[str, float]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from pibert.evaluation.measure import Frames
 from pibert.evaluation.statistics import Statistics, dominant_frequency, drag_terms
 from pibert.evaluation.temporal import power_density
-from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.fields import FieldSpec, Grid, MovingBody, Normalizer
 
 SHAPE, FRAMES, DT = (16, 24), 200, 0.1
 SPEC = FieldSpec(
@@ -163,6 +163,36 @@ def test_a_rollout_that_runs_away_survives_until_then(value: float) -> None:
     found = values(frames_of(prediction))
     assert found["survival"] == 120 and found["diverged"] == 1
     assert math.isinf(found["mean_error"]) and math.isinf(found["strouhal_error"])
+
+
+def test_drag_and_lift_of_a_moving_body_are_those_of_its_predicted_series() -> None:
+    body = MovingBody(radius=2.0, displacement="y")
+    spec = replace(
+        SPEC, channels=("u", "v", "y", "drag", "lift"), units=("m/s", "m/s", "1", "1", "1"),
+        state=("y", "drag", "lift"), bodies=(body,),
+    )  # fmt: skip
+    t = DT * torch.arange(FRAMES, dtype=torch.float64)
+
+    def coupled(drag: float, lift: float, frequency: float) -> Tensor:
+        turn = 2 * math.pi * frequency * t
+        states = (torch.zeros_like(t), drag + 0.2 * torch.cos(2 * turn), lift * torch.sin(turn))
+        spread = torch.stack(states, 1)[..., None, None].expand(-1, -1, *SHAPE)
+        return torch.cat((wave(), spread), 1)
+
+    measure = Statistics(spec=spec, normalizer=Normalizer((0.0,) * 5, (1.0,) * 5))
+    known = torch.rand(FRAMES, *SHAPE, generator=torch.Generator().manual_seed(0)) > 0.2
+    made = frames_of(coupled(1.2, 0.6, 0.65), coupled(1.5, 0.8, 0.55), spec=spec, known=known)
+    found = {
+        (e.metric, e.component): float(v)
+        for e, v in zip(measure.entries, measure.values(measure.terms(made)), strict=True)
+    }
+    assert found["drag_coefficient", "prediction"] == pytest.approx(1.2)
+    assert found["drag_coefficient", "truth"] == pytest.approx(1.5)
+    assert found["drag_error", "all"] == pytest.approx(0.2)
+    assert found["lift_rms_ratio", "all"] == pytest.approx(0.75)
+    assert found["lift_frequency_error", "all"] == pytest.approx(0.65 / 0.55 - 1, rel=0.02)
+    # Without these series nothing is known of the forces on a body that moves.
+    assert math.isnan(values(frames_of(wave()))["lift_rms_ratio"])
 
 
 def test_the_sampling_error_is_that_of_independent_stretches() -> None:

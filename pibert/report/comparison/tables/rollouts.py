@@ -180,6 +180,8 @@ _MORE_STATISTICS = {
     "psd_log_error": "spectrum at probes",
     "distribution_error": "distribution",
     "memory_ratio": "correlation time",
+    "lift_rms_ratio": "rms lift",
+    "lift_frequency_error": "lift frequency error",
 }
 
 
@@ -215,7 +217,8 @@ def more_free_runs(data: DatasetResults) -> Table | None:
         "body or across the field; energy of the fluctuations in thirds of the wavenumbers, "
         "predicted over true; error of the logarithm (base 10) of the power spectra at probes; "
         "distance between the distributions of values, in standard deviations; correlation time at "
-        f"the probes, predicted over true. {marks(data)}"
+        "the probes, predicted over true. Where a model predicts the lift of a moving body: its "
+        f"standard deviation, predicted over true, and the error of its frequency. {marks(data)}"
     )
     title = "More statistics of free runs"
     return _free_run_table(data, "more-free-runs", title, caption, _MORE_STATISTICS)

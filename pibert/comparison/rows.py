@@ -32,6 +32,7 @@ from torch import Tensor
 
 from pibert.comparison.plan import Job
 from pibert.evaluation.by_flow import measures_of, spec_of
+from pibert.evaluation.interval_scores import IntervalLeads
 from pibert.evaluation.intervals import (
     TooFew,
     Valued,
@@ -134,6 +135,8 @@ def rows_of(
     for scored in (*_rollouts(first), *_free_runs(first, "terms")):
         add(scored)
     for job, own in scores.items():
+        for scored in _intervals_of(own):
+            by_job[job] += _measure_rows({job: scored.terms(own)}, scored)[job]
         by_job[job] += _insights(job, own)
     rows = [row for rows in by_job.values() for row in rows]
     others = [(TRUTH, first, scored) for scored in _free_runs(first, "sampling")]
@@ -162,6 +165,17 @@ def _rollouts(first: Scores) -> Iterator[_Scored]:
     if facts.get("windows"):
         for name, measure in window_measures(leads.spec, facts["steps"]).items():
             yield _Scored(measure, f"terms/{name}", weights, ROLLOUT)
+
+
+def _intervals_of(scores: Scores) -> Iterator[_Scored]:
+    """Coverage and CRPS of the prediction intervals of a calibrated model, at some lead times."""
+    if "rollout_intervals" in scores.card:
+        steps = scores.card["rollout_intervals"]["steps"]
+        weights, _ = _start_weights(scores, "rollout_intervals", steps)
+        measure = IntervalLeads(spec=spec_of(scores)["spec"])
+        for lead in (lead for lead in LEADS if lead <= steps):
+            array = "rollout_intervals/terms"
+            yield _Scored(measure, array, weights, prefix="rollout_", lead=lead)
 
 
 def _free_runs(first: Scores, terms: str) -> Iterator[_Scored]:

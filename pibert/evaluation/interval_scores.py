@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.dataset import Samples
-from pibert.evaluation.measure import ALL, Entry, ratio
+from pibert.evaluation.measure import ALL, Entry, common_unit, ratio
 from pibert.evaluation.rollouts import Start, read_frames, rollout_input
 from pibert.fields import FieldSpec
 from pibert.inference.calibrated import CalibratedPredictor
@@ -42,13 +42,18 @@ class IntervalLeads:
             *(Entry(metric="coverage", component=c, better="none") for c in self.spec.channels),
             Entry(metric="coverage", component=ALL, better="none"),
             *(Entry(metric="crps", component=c, unit=unit) for c, unit in pairs),
+            Entry(metric="crps", component=ALL, unit=common_unit(self.spec)),
         )
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
-        """See the module; NaN without known points."""
+        """See the module; NaN without known points, and for fields of several units together."""
         count, inside, score = sums.unflatten(-1, (-1, 3)).unbind(-1)
         whole = ratio(inside.sum(-1, keepdim=True), count.sum(-1, keepdim=True))
-        return torch.cat((ratio(inside, count), whole, ratio(score, count)), dim=-1)
+        fields = self.spec.of_fields
+        n, one_unit = len(fields.channels), len(set(fields.units)) == 1
+        every = ratio(score[..., :n].sum(-1, keepdim=True), count[..., :n].sum(-1, keepdim=True))
+        every = every if one_unit else torch.full_like(every, math.nan)
+        return torch.cat((ratio(inside, count), whole, ratio(score, count), every), dim=-1)
 
 
 def score_intervals(

@@ -459,7 +459,7 @@ def _interval_scores(
         "values": [as_numbers(row) for row in curves],
         "intervals": method,
     }
-    return facts, _named("rollout_intervals", {"terms": found["terms"], "curves": curves, **ends})
+    return facts, _named("rollout_intervals", found | {"curves": curves, **ends})
 
 
 def _free_run_frames(plan: RolloutPlan, samples: Samples) -> int:

@@ -321,3 +321,33 @@ def test_slices_have_win_rates_by_the_error_of_each_frame(carried: Carried) -> N
             metric = f"slice_column_11_rel_l2_{kind}"
             found = value_of(records, metric=metric, component="v", **job.labels)["value"]
             assert found == pytest.approx((mine < most).double().mean().item())
+
+
+def test_calibrated_models_have_coverage_and_crps_by_lead_time(carried: Carried) -> None:
+    """Two starts of two frames: 8 of 10 values inside, then 5; scores of 0.1 and 0.3 each."""
+    job, other = (Job("waves", name, 3) for name in ("fno2d", "persistence"))
+    scores = {j: read_scores(j.folder(carried.out)) for j in carried.comparison.jobs()}
+    one = scores[job]
+    channels = len(one.card["data"]["spec"]["channels"])
+    lead = [[10.0, 8.0, 1.0] * channels, [10.0, 5.0, 3.0] * channels]
+    arrays = {
+        "rollout_intervals/terms": torch.tensor([lead, lead], dtype=torch.float64),
+        "rollout_intervals/trajectory": torch.tensor([0, 1]),
+        "rollout_intervals/frame": torch.tensor([0, 0]),
+    }
+    scores[job] = Scores(
+        one.card | {"rollout_intervals": {"steps": 2, "level": 0.9}}, {**one.arrays, **arrays}
+    )
+    rows, _ = rows_of(scores)
+    found = {
+        (row["model"], row["metric"], row["component"]): row["value"]
+        for row in rows
+        if row["metric"] in ("rollout_coverage", "rollout_crps")
+    }
+    assert found == {
+        ("fno2d", "rollout_coverage", "lead 1"): pytest.approx(0.8),
+        ("fno2d", "rollout_coverage", "lead 2"): pytest.approx(0.5),
+        ("fno2d", "rollout_crps", "lead 1"): pytest.approx(0.1),
+        ("fno2d", "rollout_crps", "lead 2"): pytest.approx(0.3),
+    }
+    assert other.candidate not in {model for model, _, _ in found}

@@ -40,6 +40,7 @@ def test_a_calibrated_normal_distribution_has_its_coverage_and_crps() -> None:
     assert found["coverage", "all"] == pytest.approx(LEVELS[-1], abs=0.01)
     # CRPS of N(0, s^2) against itself: s / sqrt(pi).
     assert found["crps", "u"] == pytest.approx(2.0 / math.sqrt(math.pi), rel=0.01)
+    assert found["crps", "all"] == pytest.approx((found["crps", "u"] + found["crps", "v"]) / 2)
 
 
 def test_intervals_that_are_wrong_have_another_coverage_and_a_larger_crps() -> None:

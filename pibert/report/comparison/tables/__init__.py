@@ -18,6 +18,7 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Ranking", ranking.seeds),
     ("Published", paper.published),
     ("Rollout", rollouts.rollout),
+    ("Rollout", rollouts.intervals),
     ("Structure", rollouts.vibrations),
     ("Statistics", rollouts.free_runs),
     ("Statistics", rollouts.more_free_runs),

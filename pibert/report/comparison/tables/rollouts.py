@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pibert.evaluation.leads import LEADS
 from pibert.evaluation.measures import DATA
 from pibert.evaluation.scales import BANDS
 from pibert.evaluation.structure import PHASE_PERIODS
@@ -89,6 +90,23 @@ def _rolled(
         form=form,
         notes={m: span_text(ends) for m, ends in spans.items()},
     )
+
+
+def intervals(data: DatasetResults) -> Table | None:
+    """Coverage and CRPS of prediction intervals by lead time; only calibrated models have them."""
+    cards = (scores.card.get("rollout_intervals") for scores in data.scores.values())
+    levels = {card["level"] for card in cards if card}
+    columns = [
+        Metric(f"{label} at {lead}", f"rollout_{name}", f"lead {lead}", note="interval", form=form)
+        for name, label, form in (("coverage", "coverage", percent), ("crps", "CRPS", digits))
+        for lead in LEADS
+    ]
+    caption = (
+        "Prediction intervals of rollouts, by lead time in frames, of the models that have a "
+        f"calibration from other flows. Nominal coverage: {', '.join(map(percent, levels))}."
+    )
+    title = "Prediction intervals in rollouts"
+    return MetricTable("rollout-intervals", title, caption, columns)(data)
 
 
 _VIBRATIONS = {

@@ -213,6 +213,8 @@ def _show_coverage(console: Console, scores: Mapping[str, Any]) -> None:
 
 def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
     """Print the statistics of free runs beside the sampling error of the true flow."""
+    from pibert.evaluation.statistics import LEAST_FRAMES
+
     rows = []
     none = [None] * len(runs["entries"])
     columns = (runs[name] for name in ("entries", "values", "sampling"))
@@ -234,6 +236,12 @@ def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
         "stretches of the true flow differ, each as long as a run. memory: correlation time at "
         "probes. psd: power spectrum at probes. - : not defined, or a run diverged.",
     )
+    if all(value is None for value in runs["sampling"]):
+        say(
+            console,
+            f"The truth is not compared with itself: runs of {_span(runs['frames'])} are too short, "
+            f"that needs {2 * LEAST_FRAMES} or more.",
+        )
     lost = [n for n, size in zip(runs["survived"], runs["frames"], strict=True) if n < size]
     if lost:
         say(console, f"Diverged: {len(lost)} of {len(runs['frames'])} runs, after {_span(lost)}.")

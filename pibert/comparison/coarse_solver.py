@@ -12,9 +12,10 @@ time are compared, in free runs alone. Vorticity starts from the frames of each 
 interpolated to the grid of the data.
 """
 
+import contextlib
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -103,15 +104,21 @@ def score_coarse_solver(
     )
     tested = {s.trajectory: flows.trajectories[s.trajectory] for s in flows.split.test}
     samples = sorted(int(flow.local["sample"]) for flow in tested.values())
+    middle = sorted(tested.values(), key=lambda flow: flow.local["sample"])[len(tested) // 2]
     together = cost["batch"] if device.startswith("cuda") else 1
-    recipe, seconds = _within(
-        solver.coarser(), 1e-3 * cost["ms_per_sample"], settings.stride,
-        samples[len(samples) // 2], together, device,
-    )  # fmt: skip
-    given = spec_of(surrogate)
+    given = {"stride": settings.stride, "device": device, **spec_of(surrogate)}
+
+    def seconds_of(recipe: Solver) -> float:
+        if isinstance(recipe, VorticityRecipe):
+            start = middle.read(slice(-1, None)).expand(together, 1, -1, -1, -1)
+            return seconds_per_step(VorticitySolver(recipe=recipe, **given), start)
+        sample = int(middle.local["sample"])
+        return settings.stride * seconds_per_frame(recipe, sample, together, device)
+
+    recipe, seconds = finest_within(solver.coarser(), 1e-3 * cost["ms_per_sample"], seconds_of)
     predictor: Replay | VorticitySolver
     if isinstance(recipe, VorticityRecipe):
-        predictor = VorticitySolver(recipe=recipe, stride=settings.stride, device=device, **given)
+        predictor = VorticitySolver(recipe=recipe, **given)
     else:
         again = simulated(recipe, samples, device)
 
@@ -122,7 +129,7 @@ def score_coarse_solver(
             fields = interpolated(_without_body(coarse), coarse.spec.grid, flow.spec.grid)
             return replace(flow, states=fields, series=coarse.series)
 
-        predictor = Replay(flows=with_other_states(settings, states, tested), **given)
+        predictor = Replay(flows=with_other_states(settings, states, tested), **spec_of(surrogate))
     found = evaluate_frames(predictor, flows, comparison.history, comparison.rollout, card)
     facts = {
         "resolution": recipe.resolution,
@@ -171,28 +178,25 @@ def _without_body(flow: Trajectory) -> Tensor:
     return fields
 
 
+def finest_within(
+    recipes: Sequence[Any], limit: float, seconds_of: Callable[[Any], float]
+) -> tuple[Any, float]:
+    """Return the finest recipe within a time per frame, else the coarsest, and its time."""
+    chosen = recipes[0], seconds_of(recipes[0])
+    for recipe in recipes[1:] if chosen[1] <= limit else ():
+        seconds = seconds_of(recipe)
+        if seconds > limit:
+            break
+        chosen = recipe, seconds
+    return chosen
+
+
 class _Enough(Exception):
     """Enough stretches of a simulation were timed."""
 
 
-def _within(
-    recipes: tuple[Any, ...], limit: float, stride: int, sample: int, together: int, device: str
-) -> tuple[Any, float]:
-    """Return the finest recipe within a time per frame, else the coarsest, and its time."""
-    chosen: tuple[Any, float] | None = None
-    for recipe in recipes:
-        seconds = stride * time_per_frame(recipe, sample, together, device)
-        if chosen is not None and seconds > limit:
-            break
-        chosen = recipe, seconds
-        if seconds > limit:
-            break
-    assert chosen is not None
-    return chosen
-
-
-def time_per_frame(recipe: Solver, sample: int, together: int, device: str) -> float:
-    """Return seconds per frame of one of several equal flows side by side, a median."""
+def seconds_per_frame(recipe: Wakes, sample: int, together: int, device: str) -> float:
+    """Return the time of a frame of one of several equal flows side by side."""
     marks: list[tuple[float, float]] = []
 
     def progress(share: float) -> None:
@@ -201,14 +205,25 @@ def time_per_frame(recipe: Solver, sample: int, together: int, device: str) -> f
         if len(marks) > TIMED:
             raise _Enough
 
-    try:
+    with contextlib.suppress(_Enough):
         recipe.simulate([sample] * together, device=device, progress=progress)
-    except _Enough:
-        pass
-    # The first stretch compiles, if there is more than one.
+    return _median_rate(marks) / recipe.intervals(sample) / together
+
+
+def seconds_per_step(solver: "VorticitySolver", start: Tensor) -> float:
+    """Return the time of a frame of one of the flows that begin at these frames."""
+    marks = []
+    for step, _ in enumerate(solver.iterate(start, TIMED + 1)):
+        wait(torch.device(solver.device))
+        marks.append((float(step), time.perf_counter()))
+    return _median_rate(marks) / len(start)
+
+
+def _median_rate(marks: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds of one unit, from pairs of units done and time."""
     pairs = list(zip(marks, marks[1:], strict=False))
-    whole = statistics.median((b - a) / (q - p) for (p, a), (q, b) in pairs[1:] or pairs)
-    return whole / recipe.intervals(sample) / together
+    # The first stretch compiles, if there is more than one.
+    return statistics.median((b - a) / (q - p) for (p, a), (q, b) in pairs[1:] or pairs)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

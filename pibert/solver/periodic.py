@@ -85,10 +85,6 @@ class PeriodicRecipe(Recipe):
     def advance(self, fields: States, parameters: Values) -> States:
         """The states one interval later; NaN where a sample diverged."""
 
-    def intervals(self, index: int) -> float:
-        """Intervals between frames that a sample is simulated for, with its warm-up."""
-        return float(self.warm_up + self.frames)
-
     def simulate(
         self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None
     ) -> list[Trajectory | Diverged]:

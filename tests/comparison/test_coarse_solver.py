@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from pibert.comparison import coarse_solver, jobs
+from pibert.comparison import jobs
 from pibert.comparison import page as page_module
-from pibert.comparison.coarse_solver import VorticitySolver
+from pibert.comparison.coarse_solver import VorticitySolver, finest_within, seconds_per_step
 from pibert.data.resample import interpolated
 from pibert.experiments.flows import CACHE
 from pibert.fields import Grid, Normalizer, Trajectory
@@ -120,11 +120,10 @@ def test_the_report_shows_it_beside_the_models(out: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("limit", [0.1, 2.5, 9.0])
 def test_the_grid_is_the_finest_within_the_time(
-    limit: float, monkeypatch: pytest.MonkeyPatch
+    limit: float,
 ) -> None:
     times = {5: 1.0, 6: 2.0, 7: 4.0, 8: 8.0}
-    monkeypatch.setattr(coarse_solver, "time_per_frame", lambda cells, *_: times[cells])
-    found = coarse_solver._within(tuple(times), limit, 1, 0, 1, "cpu")
+    found = finest_within(tuple(times), limit, times.__getitem__)
     assert found == {0.1: (5, 1.0), 2.5: (6, 2.0), 9.0: (8, 8.0)}[limit]
 
 
@@ -190,3 +189,4 @@ def test_vorticity_continues_from_the_frames_of_a_rollout() -> None:
         predicted = torch.cat(blocks, 1)[0]
         errors.append(float((predicted - frames[[2, 4]]).norm() / frames[[2, 4]].norm()))
     assert errors[0] > errors[1] > errors[2] and errors[1] < 0.05 and errors[2] < 1e-5
+    assert seconds_per_step(solver, frames[None, :1]) > 0

@@ -191,7 +191,8 @@ class DatasetResults:
 def describe_solver(facts: Mapping[str, Any]) -> str:
     """The grid of the coarse solver and its time beside that of the surrogate."""
     mine, theirs = facts["ms_per_frame"], facts["surrogate_ms_per_frame"]
-    dearer = f", {mine / theirs:.2g} times less, but no coarser grid resolves the flow"
+    ratio = f"{mine / theirs:.2g}" if mine < 10 * theirs else f"{mine / theirs:,.0f}"
+    dearer = f", {ratio} times less, but no coarser grid resolves the flow"
     return (
         f"the solver with {facts['resolution']} instead of {facts['solver_of_data']}, "
         f"{mine:.3g} ms per frame; {facts['surrogate']} takes {theirs:.3g} ms"

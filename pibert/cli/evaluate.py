@@ -239,8 +239,8 @@ def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
     if all(value is None for value in runs["sampling"]):
         say(
             console,
-            f"The truth is not compared with itself: runs of {_span(runs['frames'])} are too short, "
-            f"that needs {2 * LEAST_FRAMES} or more.",
+            f"The truth is not compared with itself: expected runs of {2 * LEAST_FRAMES} frames or "
+            f"more, found {_span(runs['frames'])}.",
         )
     lost = [n for n, size in zip(runs["survived"], runs["frames"], strict=True) if n < size]
     if lost:

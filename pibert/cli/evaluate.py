@@ -236,7 +236,7 @@ def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
         "stretches of the true flow differ, each as long as a run. memory: correlation time at "
         "probes. psd: power spectrum at probes. - : not defined, or a run diverged.",
     )
-    if all(value is None for value in runs["sampling"]):
+    if max(runs["frames"]) < 2 * LEAST_FRAMES:
         say(
             console,
             f"The truth is not compared with itself: expected runs of {2 * LEAST_FRAMES} frames or "

@@ -261,7 +261,7 @@ def _show_structure(console: Console, rows: Sequence[Mapping[str, Any]]) -> None
     lost: list[str] = []
     texts: list[list[str]] = []
     for row in sorted(rows, key=lambda row: row["parameters"].get(REDUCED_VELOCITY, 0.0)):
-        if row["diverged"]:
+        if row["stopped"]:
             lost.append(f"{row['flow']} after {row['lasted']} of {row['frames']} frames")
             continue
         name = [row["flow"], digits(row["parameters"].get(REDUCED_VELOCITY))]

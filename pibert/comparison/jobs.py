@@ -192,7 +192,9 @@ def _add_coarse_solver(
         return
     try:
         flows = flows or _flows_of_process(comparison, data)
-        score_coarse_solver(comparison, data, flows, scores, out, _device(comparison))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputWarning)  # of the flows, once more
+            score_coarse_solver(comparison, data, flows, scores, out, _device(comparison))
     except Exception as error:
         reason = _explain(error, coarse_solver_folder(out, data))
         warn(f"{data}: the solver on a coarser grid is left out: {reason}")

@@ -1,8 +1,8 @@
 """Scores of a predicted structure: every test flow is rolled out to its end, from its start.
 
 The displacement of each moving body is compared with the true one by the measures of
-``evaluation/vibration.py``. A rollout that diverges, or whose body leaves the domain, has no
-measures beyond the number of frames that it lasted.
+``evaluation/vibration.py``. A rollout that stops, because it is not finite any more or its body
+leaves the domain, has no measures beyond the number of frames that it lasted.
 
 The wake oscillator is a reference for them: it predicts the displacement alone. Fitted on the
 training flows, it continues each test flow from three frames.
@@ -132,9 +132,9 @@ def _measures(series: Mapping[str, Tensor], parameters: Mapping[str, float]) -> 
     row: dict[str, Any] = {"frames": len(finite), "lasted": lasted}
     predicted, true, time = (series[name].numpy() for name in ("predicted", "true", "time"))
     if lasted < len(finite):
-        return row | {"diverged": True, "true": asdict(vibration(true, time))}
+        return row | {"stopped": True, "true": asdict(vibration(true, time))}
     found = compare_vibrations(predicted, true, time, phase_periods=PHASE_PERIODS)
-    row |= {"diverged": False, "predicted": asdict(found.predicted), "true": asdict(found.true)}
+    row |= {"stopped": False, "predicted": asdict(found.predicted), "true": asdict(found.true)}
     row["errors"] = {
         n: _plain(getattr(found, n)) for n in ("amplitude", "frequency", "phase", "rms")
     }

@@ -31,7 +31,7 @@ from pibert.evaluation.cost import device_name, wait
 from pibert.evaluation.rollouts import Replay
 from pibert.evaluation.scores import Scores, read_scores, save_scores
 from pibert.experiments.evaluation import evaluate_frames
-from pibert.experiments.flows import Flows, recipe_of, with_other_states
+from pibert.experiments.flows import Flows, recipe_of, tested_config, with_other_states
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 from pibert.physics.spectral import on_grid
 from pibert.report.comparison.results import COARSE_SOLVER
@@ -45,10 +45,11 @@ Solver = Wakes | VorticityRecipe
 
 
 def solver_of(comparison: Comparison, data: str) -> Solver | None:
-    """Return the recipe of a data set if it can be simulated on coarser grids."""
-    if comparison.data[data].case is None:
+    """Return the recipe of the test flows if they can be simulated on coarser grids."""
+    settings = tested_config(comparison.data[data])
+    if settings.case is None:
         return None
-    recipe = recipe_of(comparison.data[data])
+    recipe = recipe_of(settings)
     return recipe if isinstance(recipe, Solver) and recipe.coarser() else None
 
 
@@ -97,12 +98,13 @@ def score_coarse_solver(
     surrogate, solver = surrogate_of(comparison, scores), solver_of(comparison, data)
     if surrogate is None or solver is None:
         return
-    settings, card = comparison.data[data], surrogate.card
+    settings, card = tested_config(comparison.data[data]), surrogate.card
     cost = min(
         (b for b in card["cost"]["batches"] if b["ms_per_sample"] is not None),
         key=lambda batch: batch["ms_per_sample"],
     )
     tested = {s.trajectory: flows.trajectories[s.trajectory] for s in flows.split.test}
+    before = 0 if settings == comparison.data[data] else len(flows.trajectories) - len(tested)
     samples = sorted(int(flow.local["sample"]) for flow in tested.values())
     middle = sorted(tested.values(), key=lambda flow: flow.local["sample"])[len(tested) // 2]
     together = cost["batch"] if device.startswith("cuda") else 1
@@ -129,7 +131,9 @@ def score_coarse_solver(
             fields = interpolated(_without_body(coarse), coarse.spec.grid, flow.spec.grid)
             return replace(flow, states=fields, series=coarse.series)
 
-        predictor = Replay(flows=with_other_states(settings, states, tested), **spec_of(surrogate))
+        others = with_other_states(settings, states, [number - before for number in tested])
+        replayed = {before + number: flow for number, flow in others.items()}
+        predictor = Replay(flows=replayed, **spec_of(surrogate))
     found = evaluate_frames(predictor, flows, comparison.history, comparison.rollout, card)
     facts = {
         "resolution": recipe.resolution,

@@ -151,15 +151,12 @@ def _all_flows(
     split = _split(trajectories, config, published)
     if config.test is None:
         return trajectories, source, split
-    if config.test.path is not None:
-        others = replace(config, test=None, case=None, recipe={}, path=config.test.path)
-    else:
-        others = replace(config, test=None, recipe=config.recipe | config.test.recipe)
-        if recipe_of(others).seed == recipe_of(config).seed:
-            raise ValueError(
-                "data.test.recipe: expected a seed of its own, found that of the training flows, "
-                "which would be simulated again; set data.test.recipe.seed"
-            )
+    others = tested_config(config)
+    if others.case is not None and recipe_of(others).seed == recipe_of(config).seed:
+        raise ValueError(
+            "data.test.recipe: expected a seed of its own, found that of the training flows, which "
+            "would be simulated again; set data.test.recipe.seed"
+        )
     tests, source["test"], _ = _trajectories(others, device, on_progress)
     if source["test"].get("fingerprint", 0) == source.get("fingerprint"):
         raise ValueError(
@@ -225,6 +222,15 @@ def _note_time_steps(trajectories: Sequence[Trajectory], spec: FieldSpec) -> Non
 def cache_folder() -> Path:
     named = os.environ.get(CACHE)
     return Path(named) if named else Path.home() / ".cache" / "pibert"
+
+
+def tested_config(config: DataConfig) -> DataConfig:
+    """Return the configuration of the flows to test on: itself, unless there is data.test."""
+    if config.test is None:
+        return config
+    if config.test.path is not None:
+        return replace(config, test=None, case=None, recipe={}, path=config.test.path)
+    return replace(config, test=None, recipe=config.recipe | config.test.recipe)
 
 
 def recipe_of(config: DataConfig) -> Recipe:

@@ -35,6 +35,8 @@ domain = [8.0, 6.0]
 upstream = 3.0
 view = [14, 24]
 body = [6.5, 7.0, 6.0]
+[data.wakes.test]
+recipe = {seed = 5, samples = 2}
 [candidates]
 fno2d = {model = {name = "fno2d", options = {width = 8, modes = 3, depth = 1}}}
 persistence = {model = {name = "persistence"}}

@@ -67,7 +67,7 @@ def response(data: DatasetResults) -> Plot | None:
         *(Line2D([], [], **s) for s in styles.values()),
     ]
     legend(figure, handles, min(len(handles), 6))
-    lost = {name: sum(row["diverged"] for row in rows) for name, rows in found.items()}
+    lost = {name: sum(row["stopped"] for row in rows) for name, rows in found.items()}
     diverged = ", ".join(f"{name} {count}" for name, count in lost.items() if count)
     caption = (
         f"Vibration of the bodies in {len(truth)} test flows, each rolled out from its start to "

@@ -27,10 +27,10 @@ def row(reduced: float, factor: float | None) -> dict[str, Any]:
     named = {"flow": f"at {reduced:g}", "body": "displacement", "frames": 40}
     found = {**named, "parameters": {"reduced_velocity": reduced, "mass_ratio": 2.0}, "true": true}
     if factor is None:
-        return {**found, "diverged": True, "lasted": 3}
+        return {**found, "stopped": True, "lasted": 3}
     predicted = {**true, "amplitude": factor * true["amplitude"]}
     errors = {"amplitude": abs(factor - 1), "frequency": 0.0, "phase": 0.1, "rms": 0.2}
-    return {**found, "diverged": False, "lasted": 40, "predicted": predicted, "errors": errors}
+    return {**found, "stopped": False, "lasted": 40, "predicted": predicted, "errors": errors}
 
 
 def vibrating(reduced: tuple[float, ...] = REDUCED) -> DatasetResults:

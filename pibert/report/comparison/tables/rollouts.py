@@ -131,7 +131,7 @@ def vibrations(data: DatasetResults) -> Table | None:
     ]
     shares: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
         "right regime ↑": ("higher", _is_right_regime),
-        "diverged ↓": ("lower", lambda row: row["diverged"]),
+        "diverged ↓": ("lower", lambda row: row["stopped"]),
     }
     if not any("regime" in row["true"] for rows in found.values() for row in rows):
         del shares["right regime ↑"]
@@ -158,7 +158,7 @@ def _median(rows: Sequence[Mapping[str, Any]], measure: str) -> float | None:
     for row in rows:
         error = row.get("errors", {}).get(measure)
         has_truth = measure in ("phase", "rms") or row["true"]["frequency"] is not None
-        if error is None and has_truth and (row["diverged"] or measure == "frequency"):
+        if error is None and has_truth and (row["stopped"] or measure == "frequency"):
             error = math.inf
         if error is not None:
             values.append(error)
@@ -166,7 +166,7 @@ def _median(rows: Sequence[Mapping[str, Any]], measure: str) -> float | None:
 
 
 def _is_right_regime(row: Mapping[str, Any]) -> bool:
-    if row["diverged"]:
+    if row["stopped"]:
         return False
     true = row["true"].get("regime")
     return true is not None and row["predicted"]["regime"] == true

@@ -59,6 +59,8 @@ class LiveTable:
             self._report_once(item, f"{name}: {metric} {digits(error)}")
         elif state == "diverged":
             self._report_once(item, f"{name}: diverged")
+        elif state == "failed":
+            self._report_once(item, f"{name}: failed; failure.txt in its folder has the traceback")
 
     def _table(self) -> Table:
         """All runs, and the tuning trials that are training."""

@@ -11,9 +11,10 @@ trains, and its position modulo the period of the objective (``objectives.in_tur
 waits for the device cannot be captured; it runs as usual, and the reporter receives the reason.
 """
 
+import gc
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -124,12 +125,13 @@ class GraphRunner:
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph() if trains else None
         try:
             torch.cuda.synchronize()
-            with torch.cuda.graph(forward, pool=self._pool), self._autocast():
-                loss, logs = objective(self._model, held)
-                scaled = loss * weight
-            if backward is not None:
-                with torch.cuda.graph(backward, pool=self._pool):
-                    scaled.backward()
+            with _without_collector():
+                with torch.cuda.graph(forward, pool=self._pool), self._autocast():
+                    loss, logs = objective(self._model, held)
+                    scaled = loss * weight
+                if backward is not None:
+                    with torch.cuda.graph(backward, pool=self._pool):
+                        scaled.backward()
         except RuntimeError as error:
             self._enabled = False
             self._captured.clear()
@@ -138,6 +140,19 @@ class GraphRunner:
             )
             return None
         return _CapturedPiece(held, weight, loss.detach(), logs, forward, backward)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Collect garbage now and not meanwhile: an older graph must not be freed during a capture."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:

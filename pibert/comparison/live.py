@@ -7,6 +7,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pibert.comparison.jobs import FAILURE
 from pibert.comparison.plan import Comparison, Job
 from pibert.comparison.trials import Trial
 from pibert.progress import digits, say
@@ -60,7 +61,7 @@ class LiveTable:
         elif state == "diverged":
             self._report_once(item, f"{name}: diverged")
         elif state == "failed":
-            self._report_once(item, f"{name}: failed; failure.txt in its folder has the traceback")
+            self._report_once(item, f"{name}: failed; {FAILURE} in its folder has the traceback")
 
     def _table(self) -> Table:
         """All runs, and the tuning trials that are training."""

@@ -35,8 +35,8 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
 def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
     """Refuse a folder that holds another comparison; returns the content to store.
 
-    Candidates, data sets and seeds may be added or left out. Shared settings must not change, nor a
-    candidate or a data set under its old name.
+    Candidates, data sets and seeds may be added or left out, and the paper's numbers may be shown.
+    Other shared settings must not change, nor a candidate or a data set under its old name.
     """
     path, plain = out / NAME, dict(config.as_plain(comparison))
     if out.exists() and not out.is_dir():
@@ -51,14 +51,15 @@ def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
                         "has other settings there; choose another folder, or another name"
                     )
             plain[what] = {**stored[what], **plain[what]}
-        for name in sorted(set(plain) - {"candidates", "data", "seeds"}):
-            before = _upgraded(stored.get(name), kinds[name])
+        shared = (set(plain) | set(stored)) & set(kinds)
+        for name in sorted(shared - {"candidates", "data", "seeds", "published"}):
+            before, here = _upgraded(stored.get(name), kinds[name]), plain.get(name)
             if name == "rollout" and not before["free_run"] and "windows" not in stored[name]:
                 before["free_run"] = plain[name]["free_run"]  # off by default in those versions
-            if before != plain[name]:
+            if before != here:
                 raise ValueError(
                     f"{out} holds another comparison: {name} is {stored.get(name)!r} there and "
-                    f"{plain[name]!r} here; choose another folder"
+                    f"{here!r} here; choose another folder"
                 )
     elif out.exists() and any(not e.name.startswith((".", FLOWS)) for e in out.iterdir()):
         raise FileExistsError(f"{out} is not empty and no comparison; choose another folder")

@@ -250,3 +250,22 @@ def test_a_folder_from_before_free_runs_were_the_default_is_continued(tmp_path: 
     (tmp_path / "comparison.json").write_text(json.dumps(old))
     with pytest.raises(ValueError, match="rollout is"):
         refuse_other(plan, tmp_path)
+
+
+def test_the_papers_numbers_may_be_shown_beside_results_that_exist(tmp_path: Path) -> None:
+    plan = comparison_of(DATA)
+    old = config.as_plain(plan)
+    del old["published"]
+    (tmp_path / "comparison.json").write_text(json.dumps(old))
+    assert refuse_other(plan, tmp_path) == config.as_plain(plan)
+    shown = replace(plan, published={"waves": "cylinder-real"})
+    assert refuse_other(shown, tmp_path)["published"] == {"waves": "cylinder-real"}
+
+
+def test_a_folder_of_models_that_learned_with_noise_refuses_a_plan_without(tmp_path: Path) -> None:
+    plan = comparison_of(DATA)
+    noisy = replace(plan, noise=0.05)
+    for mine, theirs in ((plan, noisy), (noisy, plan)):
+        (tmp_path / "comparison.json").write_text(json.dumps(config.as_plain(theirs)))
+        with pytest.raises(ValueError, match="noise"):
+            refuse_other(mine, tmp_path)

@@ -7,6 +7,7 @@ far as they were trained on these data; other flows do no harm.
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,8 +22,8 @@ from pibert.inference import load
 from pibert.inference.model_file import find_model
 
 NAME = "comparison.json"
-_FREE = ("path", "hints", "in_memory", "labelled")
-"""Settings of data that change neither what they are nor how they are split."""
+_FREE = ("path", "hints", "in_memory", "labelled", "test")
+"""Settings of data that change neither what models learn from nor how it is split."""
 
 
 def claim_folder(comparison: Comparison, out: Path) -> None:
@@ -51,15 +52,15 @@ def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
                         "has other settings there; choose another folder, or another name"
                     )
             plain[what] = {**stored[what], **plain[what]}
-        shared = (set(plain) | set(stored)) & set(kinds)
-        for name in sorted(shared - {"candidates", "data", "seeds", "published"}):
-            before, here = _upgraded(stored.get(name), kinds[name]), plain.get(name)
+        added = {own.name: own.default for own in fields(Comparison) if "added" in own.metadata}
+        for name in sorted(set(plain) - {"candidates", "data", "seeds", "published"}):
+            before = _upgraded(stored.get(name, added.get(name)), kinds[name])
             if name == "rollout" and not before["free_run"] and "windows" not in stored[name]:
                 before["free_run"] = plain[name]["free_run"]  # off by default in those versions
-            if before != here:
+            if before != plain[name]:
                 raise ValueError(
                     f"{out} holds another comparison: {name} is {stored.get(name)!r} there and "
-                    f"{here!r} here; choose another folder"
+                    f"{plain[name]!r} here; choose another folder"
                 )
     elif out.exists() and any(not e.name.startswith((".", FLOWS)) for e in out.iterdir()):
         raise FileExistsError(f"{out} is not empty and no comparison; choose another folder")
@@ -101,8 +102,9 @@ def refuse_other_training(folder: Path, data: DataConfig, flows: Flows) -> None:
     while (start := provenance["experiment"].get("start")) is not None:
         folder = _start_folder(folder, start)
         provenance = _provenance(folder)
-        known = {key: flows.source[key] for key in IDENTITIES if flows.source.get(key)}
-        if any(provenance["data"].get(key) == value for key, value in known.items()):
+        sources = flows.source, flows.source.get("test", {})
+        known = [(key, own[key]) for own in sources for key in IDENTITIES if own.get(key)]
+        if any(provenance["data"].get(key) == value for key, value in known):
             _refuse_other_data(folder, provenance, data, flows)
 
 

@@ -15,7 +15,7 @@ from pibert.comparison.jobs import carry_out
 from pibert.comparison.plan import Candidate, Comparison, Job
 from pibert.comparison.results import gather
 from pibert.evaluation.scores import read_card, read_scores
-from pibert.experiments.experiment import Experiment
+from pibert.experiments.experiment import Experiment, OtherFlows
 from pibert.experiments.run import run
 from pibert.training import engine
 from tests.comparison.conftest import Carried
@@ -260,6 +260,20 @@ def test_the_first_of_several_starts_is_checked_too(carried: Carried, tmp_path: 
     last = copy_of(carried, tmp_path / "last", start="between")
     with pytest.raises(ValueError, match=r"saw: .*split_seed is 7"):
         enter(carried, last)
+
+
+def test_finished_runs_enter_a_plan_with_test_flows_of_its_own(
+    carried: Carried, tmp_path: Path
+) -> None:
+    data = replace(carried.comparison.data["waves"], test=OtherFlows(path="new.h5"))
+    source = {**carried.flows.source, "test": {"fingerprint": "0"}}
+    flows = replace(carried.flows, source=source)
+    refuse_other_training(copy_of(carried, tmp_path / "run"), data, flows)
+    copy_of(carried, tmp_path / "pretrained", source={"fingerprint": "0"})
+    heir = copy_of(carried, tmp_path / "heir", start="pretrained")
+    with pytest.raises(ValueError, match="may have seen the test split"):
+        refuse_other_training(heir, data, flows)
+    enter(carried, heir)  # it does not know the test flows of this plan
 
 
 def test_a_run_of_unknown_provenance_does_not_enter(carried: Carried, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def folder_of(out: Path, data: str) -> Path:
 
 def identity_of(comparison: Comparison, data: str, surrogate: Scores) -> str:
     """Return a hash, equal if the same flows are compared with the same surrogate."""
-    plain = config.as_plain(comparison.data[data])
+    plain = config.as_plain(comparison.data[data], former=True)
     facts = {"data": plain, "surrogate": surrogate.card["identity"], "version": __version__}
     return config.fingerprint(facts)
 
@@ -103,6 +103,7 @@ def score_coarse_solver(
         (b for b in card["cost"]["batches"] if b["ms_per_sample"] is not None),
         key=lambda batch: batch["ms_per_sample"],
     )
+    per_frame = cost["ms_per_sample"] / card["model"]["config"].get("horizon", 1)
     tested = {s.trajectory: flows.trajectories[s.trajectory] for s in flows.split.test}
     before = 0 if settings == comparison.data[data] else len(flows.trajectories) - len(tested)
     samples = sorted(int(flow.local["sample"]) for flow in tested.values())
@@ -117,7 +118,7 @@ def score_coarse_solver(
         sample = int(middle.local["sample"])
         return settings.stride * seconds_per_frame(recipe, sample, together, device)
 
-    recipe, seconds = finest_within(solver.coarser(), 1e-3 * cost["ms_per_sample"], seconds_of)
+    recipe, seconds = finest_within(solver.coarser(), 1e-3 * per_frame, seconds_of)
     predictor: Replay | VorticitySolver
     if isinstance(recipe, VorticityRecipe):
         predictor = VorticitySolver(recipe=recipe, **given)
@@ -140,7 +141,7 @@ def score_coarse_solver(
         "ms_per_frame": 1e3 * seconds,
         "solver_of_data": solver.resolution,
         "surrogate": card["labels"]["model"],
-        "surrogate_ms_per_frame": cost["ms_per_sample"],
+        "surrogate_ms_per_frame": per_frame,
         "surrogate_batch": cost["batch"],
         "side_by_side": together,
         "device": device_name(torch.device(device)),

@@ -47,6 +47,7 @@ from pibert.experiments.run import run
 from pibert.experiments.summary import physics_notes
 from pibert.files import read_json, read_text
 from pibert.notes import InputWarning, warn
+from pibert.solver.vorticity import VorticityRecipe
 from pibert.training.engine import Reporter
 
 CONCURRENCY = ".runs_at_a_time"
@@ -183,10 +184,13 @@ def _add_coarse_solver(
 ) -> None:
     """Score the solver on a coarser grid, where there is one, unless that is done."""
     jobs = [job for job in comparison.jobs() if job.data == data and job not in failed]
-    if not jobs or solver_of(comparison, data) is None:
+    solver = solver_of(comparison, data)
+    if not jobs or solver is None:
         return
     scores = {job: read_scores(job.folder(out)) for job in jobs}
-    if not any("free_run" in own.card for own in scores.values()):
+    # Only vorticity can start from a frame, as rollouts by lead time do.
+    kinds = ("free_run", "rollout") if isinstance(solver, VorticityRecipe) else ("free_run",)
+    if not any(kind in own.card for own in scores.values() for kind in kinds):
         return
     if read_coarse_solver(comparison, data, scores, out) is not None:
         return

@@ -49,6 +49,33 @@ accelerator = "cpu"
 """
 
 
+SHORT = """
+samples = 20
+[data.box]
+case = "kolmogorov"
+split = "stated"
+[data.box.recipe]
+samples = 4
+train = 2
+valid = 1
+shape = [32, 32]
+frames = 8
+train_frames = 8
+viscosity = 0.02
+warm_up = 2
+[candidates]
+fno2d = {model = {name = "fno2d", options = {width = 8, modes = 3, depth = 1, horizon = 2}}}
+persistence = {model = {name = "persistence"}}
+[training]
+batch_size = 8
+[rollout]
+steps = 4
+starts = 2
+[hardware]
+accelerator = "cpu"
+"""
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("coarse")
@@ -81,6 +108,24 @@ def test_results_have_its_statistics_grid_and_time(out: Path) -> None:
     assert found["free_run_diverged"]["value"] == 0
     assert found["free_run_survival"]["value"] == 40
     assert {row["against_best"] for row in found.values()} == {None}
+
+
+def test_flows_too_short_for_free_runs_have_its_errors_by_lead_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quickly(monkeypatch)
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    (tmp_path / "plan.toml").write_text(SHORT)
+    compare(tmp_path / "plan.toml", tmp_path / "out")
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    found = records(tmp_path / "out")
+    assert "free_run_survival" not in found and found["rollout_survival"]["value"] == 4
+    assert 0 < found["rollout_rel_l2"]["value"] < 0.5
+    # The surrogate predicts two frames in a call.
+    (cost,) = (own["cost"] for own in results["runs"] if own["model"] == "fno2d")
+    fastest = min(own["ms_per_sample"] for own in cost["batches"])
+    facts = results["data"]["box"]["coarse_solver"]
+    assert facts["surrogate_ms_per_frame"] == pytest.approx(fastest / 2)
 
 
 def test_rerunning_simulates_nothing_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,10 +48,10 @@ class IntervalLeads:
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """See the module; NaN without known points, and for fields of several units together."""
         count, inside, score = sums.unflatten(-1, (-1, 3)).unbind(-1)
-        whole = ratio(inside.sum(-1, keepdim=True), count.sum(-1, keepdim=True))
         fields = self.spec.of_fields
         n, one_unit = len(fields.channels), len(set(fields.units)) == 1
-        every = ratio(score[..., :n].sum(-1, keepdim=True), count[..., :n].sum(-1, keepdim=True))
+        points, *totals = (sum_[..., :n].sum(-1, keepdim=True) for sum_ in (count, inside, score))
+        whole, every = (ratio(total, points) for total in totals)
         every = every if one_unit else torch.full_like(every, math.nan)
         return torch.cat((ratio(inside, count), whole, ratio(score, count), every), dim=-1)
 

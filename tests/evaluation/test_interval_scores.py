@@ -1,6 +1,7 @@
 """Coverage and CRPS of prediction intervals, for distributions where both are known."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,6 +65,17 @@ def test_unknown_points_do_not_count_and_lost_frames_are_not_covered() -> None:
     assert values[1, :3].tolist() == [0.0, 0.0, 0.0] and bool(values[1, 3:].isinf().all())
     # An error of 0 and a half-width of 1: integrand 0, 0.1 and 0 at levels 0, 0.9 and 1.
     assert values[0, 3].item() == pytest.approx(0.1 / 2)
+
+
+def test_all_leaves_out_the_state_of_a_structure() -> None:
+    spec = replace(SPEC, channels=("u", "v", "lift"), units=("m/s", "m/s", "1"), state=("lift",))
+    sums = torch.tensor([[10.0, 9.0, 1.0], [10.0, 9.0, 3.0], [10.0, 0.0, 50.0]]).flatten()
+    measure = IntervalLeads(spec=spec)
+    values = measure.values(sums.double()).tolist()
+    found = {(e.metric, e.component): v for e, v in zip(measure.entries, values, strict=True)}
+    assert found["coverage", "lift"] == 0 and found["crps", "lift"] == 5
+    assert found["coverage", "all"] == pytest.approx(0.9)
+    assert found["crps", "all"] == pytest.approx(0.2)
 
 
 def test_coverage_of_a_calibrated_model_is_near_its_level(tmp_path: object) -> None:

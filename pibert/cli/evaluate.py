@@ -258,11 +258,11 @@ def _show_structure(console: Console, rows: Sequence[Mapping[str, Any]]) -> None
     """Print amplitude, frequency, phase error and regime of every flow, beside the truth."""
     from pibert.evaluation.structure import PHASE_PERIODS, REDUCED_VELOCITY
 
-    lost: list[str] = []
+    stopped: list[str] = []
     texts: list[list[str]] = []
     for row in sorted(rows, key=lambda row: row["parameters"].get(REDUCED_VELOCITY, 0.0)):
         if row["stopped"]:
-            lost.append(f"{row['flow']} after {row['lasted']} of {row['frames']} frames")
+            stopped.append(f"{row['flow']} after {row['lasted']} of {row['frames']} frames")
             continue
         name = [row["flow"], digits(row["parameters"].get(REDUCED_VELOCITY))]
         mine, theirs = row["predicted"], row["true"]
@@ -270,8 +270,8 @@ def _show_structure(console: Console, rows: Sequence[Mapping[str, Any]]) -> None
         regimes = [str(one.get("regime") or "-") for one in (mine, theirs)]
         texts.append([*name, *cells, digits(row["errors"]["phase"]), *regimes])
     say(console, "Vibration of the body, rolled out from the start of each flow:")
-    if lost:
-        say(console, f"Lost: {'; '.join(lost)}")
+    if stopped:
+        say(console, f"Stopped: {'; '.join(stopped)}")
     if not texts:
         return
     columns = ("flow", "U*", "A/D", "true", "f", "true", "phase error", "regime", "true")

@@ -68,13 +68,13 @@ def response(data: DatasetResults) -> Plot | None:
     ]
     legend(figure, handles, min(len(handles), 6))
     lost = {name: sum(row["stopped"] for row in rows) for name, rows in found.items()}
-    diverged = ", ".join(f"{name} {count}" for name, count in lost.items() if count)
+    stopped = ", ".join(f"{name} {count}" for name, count in lost.items() if count)
     caption = (
         f"Vibration of the bodies in {len(truth)} test flows, each rolled out from its start to "
         "its end: amplitude and frequency, and their errors relative to the truth (larger ones "
         f"stand at {100 * _FARTHEST:g} %; bodies at rest are left out). Dotted: natural frequency "
         "in the fluid, for each mass ratio. Hollow points: without training."
-        + (f" Rollouts that diverged are missing: {diverged}." if diverged else "")
+        + (f" Rollouts that stopped are missing: {stopped}." if stopped else "")
     )
     return Plot(figure, caption)
 
@@ -119,6 +119,6 @@ def displacements(data: DatasetResults) -> Plot | None:
     caption = (
         f"Displacement in {count} of {len(rows)} test flows, in the order of the reduced velocity, "
         "each rolled out from its start to its end; right: prediction minus truth. A line that "
-        "ends is a rollout that diverged."
+        "ends is a rollout that stopped: it is not finite any more, or the body leaves the domain."
     )
     return Plot(figure, caption)

@@ -17,7 +17,7 @@ REDUCED = (4.0, 5.0, 6.0)
 
 
 def row(reduced: float, factor: float | None) -> dict[str, Any]:
-    """A body that vibrates too much by a factor; None: the rollout diverged."""
+    """A body that vibrates too much by a factor; None: the rollout stopped."""
     true: dict[str, Any] = {
         "mean": 0.0,
         "amplitude": 0.1 * reduced,
@@ -34,7 +34,7 @@ def row(reduced: float, factor: float | None) -> dict[str, Any]:
 
 
 def vibrating(reduced: tuple[float, ...] = REDUCED) -> DatasetResults:
-    """Pibert 10 % too strong, unet diverged twice, persistence; and the oscillator 5 % too weak."""
+    """Pibert 10 % too strong, unet stopped twice, persistence; and the oscillator 5 % too weak."""
     data = invented(3)
     factors = {"pibert": (1.1, 1.1, 1.1), "unet": (None, None, 1.0), "persistence": (0.0,) * 3}
     scores = {}
@@ -62,7 +62,7 @@ def test_the_response_has_truth_models_and_errors_by_reduced_velocity() -> None:
     assert points(amplitude, "pibert") == pytest.approx({4.0: 0.44, 5.0: 0.55, 6.0: 0.66})
     assert points(frequency, WAKE_OSCILLATOR) == pytest.approx(dict.fromkeys(REDUCED, 0.2))
     assert points(error, WAKE_OSCILLATOR) == pytest.approx(dict.fromkeys(REDUCED, -0.05))
-    assert points(error, "unet") == {6.0: 0.0}  # the others diverged
+    assert points(error, "unet") == {6.0: 0.0}  # the others stopped
 
 
 def test_one_reduced_velocity_or_no_body_has_no_response() -> None:
@@ -77,12 +77,12 @@ def test_displacements_are_shown_for_each_flow_with_their_errors() -> None:
     assert "at 4" in axes[0].get_title(loc="left")
 
 
-def test_the_table_has_models_and_the_oscillator_and_counts_diverged_flows() -> None:
+def test_the_table_has_models_and_the_oscillator_and_counts_stopped_flows() -> None:
     table = vibrations(vibrating())
     assert table is not None
     assert [line[0].text for line in table.lines][-1] == WAKE_OSCILLATOR
     assert cell(table, "pibert", "amplitude error ↓").number == pytest.approx(0.1)
     assert cell(table, "unet", "amplitude error ↓").text == "∞"
-    assert cell(table, "unet", "diverged ↓").number == pytest.approx(2 / 3)
+    assert cell(table, "unet", "stopped ↓").number == pytest.approx(2 / 3)
     assert table.foot[0][1].best
     assert cell(table, "unet", "right regime ↑").number == pytest.approx(1 / 3)

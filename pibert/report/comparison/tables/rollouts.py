@@ -131,7 +131,7 @@ def vibrations(data: DatasetResults) -> Table | None:
     ]
     shares: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
         "right regime ↑": ("higher", _is_right_regime),
-        "diverged ↓": ("lower", lambda row: row["stopped"]),
+        "stopped ↓": ("lower", lambda row: row["stopped"]),
     }
     if not any("regime" in row["true"] for rows in found.values() for row in rows):
         del shares["right regime ↑"]
@@ -141,8 +141,9 @@ def vibrations(data: DatasetResults) -> Table | None:
     caption = (
         "Every test flow is rolled out from its start to its end. Medians over flows of the errors "
         "of amplitude and frequency, relative to the true ones; of the phase, in periods; and of "
-        "the displacement, over its standard deviation. ∞: the rollout diverged, or the body "
-        "stands still, in at least half of the flows. Regime: lock-in, outside of it, or at rest. "
+        "the displacement, over its standard deviation. Stopped: the rollout is not finite any "
+        "more, or the body leaves the domain. ∞: it stopped, or the body stands still, in at least "
+        "half of the flows. Regime: lock-in, outside of it, or at rest. "
         f"{_oscillator_text(data)} Bold: best of the column."
     )
     table = table_of(data, "vibrations", "Vibration of bodies", caption, columns)

@@ -254,3 +254,10 @@ def test_data_sets_are_described_with_their_source_and_pairs():
     assert cell(table, "wakes", "flows").text == "4 of 5 to 8 frames, 0.250 apart"
     assert cell(table, "wakes", "publisher").text == "version 2.1; free"
     assert cell(table, "wakes", "fingerprint").text == "abc"
+    own = {"path": "x", "fingerprint": "abc", "test": {"fingerprint": "def"}}
+    data = replace(
+        data, results={**data.results, "data": {"wakes": {**facts["wakes"], "source": own}}}
+    )
+    split = cell(benchmarks.summary([data]), "wakes", "split").text
+    assert split.endswith("test 1 (7), flows of its own")
+    assert cell(benchmarks.provenance([data]), "wakes", "fingerprint").text == "abc; test def"

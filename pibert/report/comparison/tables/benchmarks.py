@@ -105,7 +105,8 @@ def split_text(data: DatasetResults) -> str:
                 text += f" ({integer(pairs)})"
             counts.append(text)
     seed = f", seed {plan['split_seed']}" if plan.get("split") == "trajectory" else ""
-    return f"{plan.get('split', 'as stored')}{seed}: {', '.join(counts)}"
+    own = ", flows of its own" if "test" in data.facts["source"] else ""
+    return f"{plan.get('split', 'as stored')}{seed}: {', '.join(counts)}{own}"
 
 
 def _parameters(data: DatasetResults) -> str:
@@ -137,4 +138,6 @@ def _publisher(data: DatasetResults) -> str:
 
 def _fingerprint(data: DatasetResults) -> str:
     source = data.facts["source"]
-    return str(source.get("fingerprint") or source.get("recipe_hash") or UNKNOWN)
+    found = {"": source, "test ": source.get("test", {})}
+    hashes = {name: s.get("fingerprint") or s.get("recipe_hash") for name, s in found.items()}
+    return "; ".join(f"{name}{code}" for name, code in hashes.items() if code) or UNKNOWN

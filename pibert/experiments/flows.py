@@ -158,10 +158,15 @@ def _all_flows(
             "would be simulated again; set data.test.recipe.seed"
         )
     tests, source["test"], _ = _trajectories(others, device, on_progress)
-    if source["test"].get("fingerprint", 0) == source.get("fingerprint"):
+    shared: set[Path] = set()
+    if config.path is not None and others.path is not None:
+        mine, theirs = (_files_of(Path(path)) for path in (config.path, others.path))
+        shared = {f.resolve() for f in mine} & {f.resolve() for f in theirs}
+    if shared or source["test"].get("fingerprint", 0) == source.get("fingerprint"):
+        found = f": {min(shared).name}" if len(shared) == 1 else ""
         raise ValueError(
-            "data.test.path: expected other flows than those of data.path, found the same files; "
-            "name others, or leave out data.test"
+            "data.test.path: expected other flows than those of data.path, found the same files"
+            f"{found}; name others, or leave out data.test"
         )
     test = tuple(Segment(len(trajectories) + index) for index in range(len(tests)))
     return (*trajectories, *tests), source, replace(split, test=test)
@@ -288,8 +293,7 @@ def _fingerprint(path: Path) -> str | None:
     """
     block = 1 << 20
     base = path if path.exists() else path.parent
-    entries = path.rglob("*") if path.is_dir() else expand_pattern(path)
-    files = [path] if path.is_file() else sorted(file for file in entries if file.is_file())
+    files = _files_of(path)
     if not files:
         return None
     digest = hashlib.sha256()
@@ -301,6 +305,12 @@ def _fingerprint(path: Path) -> str | None:
             content.seek(max(0, size - block))
             digest.update(content.read(block))
     return digest.hexdigest()[:16]
+
+
+def _files_of(path: Path) -> list[Path]:
+    """Return a file, the files below a folder, or those of a pattern."""
+    entries = path.rglob("*") if path.is_dir() else expand_pattern(path)
+    return [path] if path.is_file() else sorted(file for file in entries if file.is_file())
 
 
 def _converted(trajectory: Trajectory, config: DataConfig) -> Trajectory:

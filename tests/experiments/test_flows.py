@@ -162,6 +162,9 @@ def test_files_of_other_flows_replace_the_test_split(tmp_path: Path) -> None:
     assert flows.split.train == prepare(config).split.train
     with refused("data.test.path", "the same files"):
         prepare(replace(config, test=OtherFlows(path=config.path)))
+    with refused("data.test.path", "new.h5"):  # one of those of the training data
+        every = replace(config, path=str(tmp_path / "*.h5"))
+        prepare(replace(every, test=OtherFlows(path=str(tmp_path / "new.h5"))))
 
 
 @pytest.mark.parametrize("settings", [{}, {"path": "a.h5", "recipe": {"seed": 1}}])

@@ -71,7 +71,7 @@ PUBLISHED: dict[str, Published] = {
             **_SHARED,
             "split": "seed 42: 73, 9 and 10 trajectories, 14,527, 1,791 and 1,990 pairs; the "
             "permutation is not published",
-            "size of PIBERT": "1,560,232",
+            "size of PIBERT": "1.560 M; 1,560,232 in the published log",
             "selection": "on the validation split; a last stage of PIBERT also watched the test "
             "error (published log)",
         },

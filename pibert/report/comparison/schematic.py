@@ -11,6 +11,7 @@ import torch
 from matplotlib.patches import FancyBboxPatch
 from torch import nn
 
+from pibert.data.wording import counted
 from pibert.fields import FieldSpec
 from pibert.models import build_model
 from pibert.report.comparison.plots import Plot
@@ -131,8 +132,8 @@ def _connect(ax: Any, first: Box, then: Box) -> None:
 def _input(model: Any) -> list[str]:
     spec, history = model.spec, model.config.history
     rows, columns = spec.grid.shape
-    frames = "1 frame" if history == 1 else f"{history} frames"
-    return [", ".join(spec.channels), f"{rows} × {columns} points, {frames}", "known points"]
+    size = f"{rows} × {columns} points, {counted(history, 'frame')}"
+    return [", ".join(spec.channels), size, "known points"]
 
 
 def _output(model: Any) -> list[str]:
@@ -174,15 +175,17 @@ def _pibert(model: Any) -> list[Box]:
         lines = [f"{rows} × {columns} modes", f"of either sign, {config.width} wide"]
         branches.append(Box("Fourier branch", lines, (1, 0.42), ["Input"], ["encoder.fourier"]))
     if encoder.wavelet is not None:
-        levels = f"{config.wavelet_levels} level{'s' * (config.wavelet_levels > 1)}"
-        lines = [f"{config.wavelet}, {levels}", f"1 × 1 to {config.width}"]
+        lines = [
+            f"{config.wavelet}, {counted(config.wavelet_levels, 'level')}",
+            f"1 × 1 to {config.width}",
+        ]
         branches.append(Box("Wavelet branch", lines, (1, -0.42), ["Input"], ["encoder.wavelet"]))
     of_branches = tuple(f"{part}." for branch in branches for part in branch.parts)
     names = [name for name, _ in model.named_parameters() if name.startswith("encoder.")]
     gate = [name for name in names if not name.startswith(of_branches)]
     mix = [f"{config.gate} gate"] if len(branches) == 2 else []
     token = ["parameters as a token"] if config.parameter_token else []
-    residuals, blocks = _residuals(model, (3, -0.85)), f"{config.depth} blocks"
+    residuals, blocks = _residuals(model, (3, -0.85)), counted(config.depth, "block")
     refined = ["+ scale × last frame"] if config.residual else []
     refined += [f"three 3 × 3, {config.refine_width} wide"] if config.refine else []
     return [
@@ -258,7 +261,7 @@ def _pibert_mr(model: Any) -> list[Box]:
         ),
         Box(
             "Inverse Haar",
-            ["and back up,", f"{config.cycles} cycles in all"],
+            ["and back up,", f"{counted(config.cycles, 'cycle')} in all"],
             (column + 1, middle),
             ["Tokens"],
         ),

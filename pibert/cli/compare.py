@@ -190,6 +190,7 @@ def _show_ranking(
     console: Console, name: str, facts: Mapping[str, Any], results: Mapping[str, Any]
 ) -> None:
     from pibert.comparison.results import RANKING_COLUMNS, ranking_table
+    from pibert.report.comparison.results import COARSE_SOLVER, describe_solver
 
     title = f"{name}: next frame, {facts['test_frames']} test frames"
     rows = ranking_table(results, name)
@@ -197,21 +198,22 @@ def _show_ranking(
     say(console, f"Intervals: {facts['intervals']}. Skill: 1 - error / error of persistence.")
     if "free_run" in facts:
         _show_free_runs(console, name, facts, results["records"])
+    if solver := facts.get("coarse_solver"):
+        say(console, f"{COARSE_SOLVER}: {describe_solver(solver)}.")
 
 
 def _show_free_runs(
     console: Console, name: str, facts: Mapping[str, Any], records: list[Mapping[str, Any]]
 ) -> None:
     """Print the main statistics of free runs, and the true flow's own sampling error."""
-    from pibert.report.comparison.results import COARSE_SOLVER, describe_solver
+    from pibert.report.comparison.results import COARSE_SOLVER
 
     runs = facts["free_run"]
     title = f"{name}: {runs['runs']} free runs of up to {max(runs['frames'])} frames"
     columns = ("mean_error", "stress_error", "energy_ratio", "strouhal_error", "survival")
     names = ("model", *(column.replace("_", " ") for column in columns), "diverged")
     rows = []
-    solver = facts.get("coarse_solver")
-    others = (*([COARSE_SOLVER] if solver else []), "truth")
+    others = (*([COARSE_SOLVER] if "coarse_solver" in facts else []), "truth")
     for model in (*(row["model"] for row in facts["ranking"]), *others):
         cells = []
         for metric in (*columns, "diverged"):
@@ -225,8 +227,6 @@ def _show_free_runs(
         rows.append((model, *cells))
     show_table(console, names, rows, numbers=True, title=title, **_NARROW)
     say(console, "Survival: frames before a run diverged. –: not defined, or a run diverged.")
-    if solver:
-        say(console, f"{COARSE_SOLVER}: {describe_solver(solver)}.")
 
 
 def _show_tuning(console: Console, rows: list[Mapping[str, Any]]) -> None:

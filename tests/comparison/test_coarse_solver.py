@@ -15,6 +15,7 @@ from pibert.experiments.flows import CACHE
 from pibert.fields import Grid, Normalizer, Trajectory
 from pibert.physics.spectral import on_grid
 from pibert.report.comparison.page import write_report
+from pibert.report.comparison.tables.rollouts import rollout
 from pibert.solver.vorticity import Kolmogorov
 from pibert.solver.wakes import CylinderWakes, TandemWakes
 from tests.command import run
@@ -116,7 +117,7 @@ def test_flows_too_short_for_free_runs_have_its_errors_by_lead_time(
     quickly(monkeypatch)
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     (tmp_path / "plan.toml").write_text(SHORT)
-    compare(tmp_path / "plan.toml", tmp_path / "out")
+    assert "coarse-solver" in compare(tmp_path / "plan.toml", tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     found = records(tmp_path / "out")
     assert "free_run_survival" not in found and found["rollout_survival"]["value"] == 4
@@ -126,6 +127,19 @@ def test_flows_too_short_for_free_runs_have_its_errors_by_lead_time(
     fastest = min(own["ms_per_sample"] for own in cost["batches"])
     facts = results["data"]["box"]["coarse_solver"]
     assert facts["surrogate_ms_per_frame"] == pytest.approx(fastest / 2)
+    tables = []
+
+    def no_page(folder: Path, results: Any, datasets: Any, **_: Any) -> Path:
+        table = rollout(datasets[0])
+        assert table is not None
+        tables.append(table)
+        return folder
+
+    monkeypatch.setattr(page_module, "write_report", no_page)
+    page_module.write_page(tmp_path / "out")
+    (line,), place = tables[0].foot, tables[0].head.index("relative L2 ↓")
+    assert line[place].number == pytest.approx(found["rollout_rel_l2"]["value"])
+    assert facts["resolution"] in tables[0].caption
 
 
 def test_rerunning_simulates_nothing_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

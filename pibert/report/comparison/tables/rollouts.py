@@ -9,6 +9,7 @@ from typing import Any
 from pibert.evaluation.leads import LEADS
 from pibert.evaluation.measures import DATA
 from pibert.evaluation.scales import BANDS
+from pibert.evaluation.scores import Scores
 from pibert.evaluation.structure import PHASE_PERIODS
 from pibert.physics import find_family
 from pibert.report.comparison.results import (
@@ -34,6 +35,10 @@ from pibert.report.comparison.table import (
     table_of,
 )
 
+AllScores = Mapping[tuple[str, int], Scores]
+"""By model and seed."""
+SOLVER_ROW = "(solver, coarser grid)"
+
 
 def rollout(data: DatasetResults) -> Table | None:
     """Errors at some lead times, and how long rollouts stay useful."""
@@ -42,18 +47,21 @@ def rollout(data: DatasetResults) -> Table | None:
     if not steps:
         return None
     leads = sorted({1, max(1, round(steps / 4)), max(1, round(steps / 2)), steps})
-    columns = [
-        *(_rolled(data, f"NMSE at {lead} ↓", lead, "nmse") for lead in leads),
-        _rolled(data, f"correlation at {steps} ↑", steps, "correlation"),
-        _rolled(data, f"spectral drift at {steps} ↓", steps, "spectral_drift"),
-        _rolled(data, "survival [frames] ↑", None, "survival"),
-        _rolled(data, "diverged ↓", None, "diverged", percent),
-        _rolled(data, "stable horizon [frames] ↑", None, "stable_horizon"),
-        _rolled(data, "stable to the end ↑", None, "stable_to_end", percent),
-        _rolled(data, "relative L2 ↓", None, "rel_l2"),
-        _rolled(data, "correlated [frames] ↑", None, "correlated_horizon"),
-        _rolled(data, "nRMSE ↓", None, "nrmse"),
-    ]
+
+    def columns(scores: AllScores) -> list[Numbers]:
+        return [
+            *(_rolled(scores, f"NMSE at {lead} ↓", lead, "nmse") for lead in leads),
+            _rolled(scores, f"correlation at {steps} ↑", steps, "correlation"),
+            _rolled(scores, f"spectral drift at {steps} ↓", steps, "spectral_drift"),
+            _rolled(scores, "survival [frames] ↑", None, "survival"),
+            _rolled(scores, "diverged ↓", None, "diverged", percent),
+            _rolled(scores, "stable horizon [frames] ↑", None, "stable_horizon"),
+            _rolled(scores, "stable to the end ↑", None, "stable_to_end", percent),
+            _rolled(scores, "relative L2 ↓", None, "rel_l2"),
+            _rolled(scores, "correlated [frames] ↑", None, "correlated_horizon"),
+            _rolled(scores, "nRMSE ↓", None, "nrmse"),
+        ]
+
     facts = next((run["rollout"] for run in data.runs if "rollout" in run), {"starts": 0})
     caption = (
         f"Each model continues from true frames with its own predictions: {facts['starts']} starts "
@@ -65,20 +73,26 @@ def rollout(data: DatasetResults) -> Table | None:
         "as in the FNO paper. nRMSE: mean over starts, geometric mean over lead times, as in "
         f"APEBench. Bold: best of the column. Intervals (95 %): {facts.get('intervals', 'none')}."
     )
-    return table_of(data, "rollout", "Rollout", caption, columns)
+    solver = data.coarse_solver
+    if solver is None or "rollout" not in solver.card:
+        return table_of(data, "rollout", "Rollout", caption, columns(data.scores))
+    caption += f" Last row: {describe_solver(data.facts['coarse_solver'])}."
+    table = table_of(data, "rollout", "Rollout", caption, columns(data.scores))
+    own = (column.cell(COARSE_SOLVER) for column in columns({(COARSE_SOLVER, 0): solver}))
+    return None if table is None else replace(table, foot=((Cell(text=SOLVER_ROW), *own),))
 
 
 def _rolled(
-    data: DatasetResults, label: str, lead: int | None, metric: str, form: Format = digits
+    scores: AllScores, label: str, lead: int | None, metric: str, form: Format = digits
 ) -> Numbers:
     """A metric at a lead time, or of the summary; mean over seeds."""
-    found: dict[str, list[float | None]] = {model: [] for model in data.models}
-    spans: dict[str, list[float]] = {model: [] for model in data.models}
-    for (model, _), scores in data.scores.items():
-        entries = scores.card.get("rollout", {}).get("entries" if lead else "summary", [])
+    found: dict[str, list[float | None]] = {model: [] for model, _ in scores}
+    spans: dict[str, list[float]] = {model: [] for model, _ in scores}
+    for (model, _), own in scores.items():
+        entries = own.card.get("rollout", {}).get("entries" if lead else "summary", [])
         names = [(entry["metric"], entry["component"]) for entry in entries]
-        if model in found and (metric, "all") in names:
-            place, arrays = names.index((metric, "all")), scores.group("rollout")
+        if (metric, "all") in names:
+            place, arrays = names.index((metric, "all")), own.group("rollout")
             values = arrays["curves"][lead - 1] if lead else arrays["summary"]
             found[model].append(float(values[place]))
             if lead and form is digits and "low" in arrays:
@@ -248,7 +262,7 @@ def _free_run_table(
 ) -> Table | None:
     others = {"truth": "(truth against itself)"}
     if data.coarse_solver is not None:
-        others = {COARSE_SOLVER: "(solver, coarser grid)", **others}
+        others = {COARSE_SOLVER: SOLVER_ROW, **others}
     columns: list[Numbers] = []
     feet = {model: [Cell(text=label)] for model, label in others.items()}
     lost = {m for m in data.models if (data.value(m, "free_run_diverged") or 0) > 0}

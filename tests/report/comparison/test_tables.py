@@ -162,6 +162,9 @@ def test_pairs_give_the_gain_over_the_best_rival_and_the_models_of_the_paper():
     assert whole.text == "all" and gain.number == pytest.approx(1 - 0.01 / 0.005)
     assert other.best and not own.best
     assert pairs(handmade({"unet": 0.01, "persistence": 0.02})) == []
+    # Level with the best of all models, which says nothing about the pair.
+    (table, *_) = pairs(handmade({"dmd": 0.001, "pibert": 0.01, "unet": 0.02}, level=["unet"]))
+    assert not any(cell.level for row in table.rows for cell in row)
 
 
 def test_the_best_model_of_every_scale_stands_beside_pibert():

@@ -141,7 +141,9 @@ def _pair(data: DatasetResults, subject: str, other: str) -> Table | None:
             if column is None:
                 cells += [Cell(text=UNKNOWN)] * 2
                 continue
-            own = replace(column, values={m: column.values[m] for m in (subject, other)})
+            own = replace(
+                column, values={m: column.values[m] for m in (subject, other)}, level=frozenset()
+            )
             cells += [own.cell(subject), own.cell(other)]
         rows.append(tuple(cells))
     if not rows:

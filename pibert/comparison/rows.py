@@ -136,7 +136,8 @@ def rows_of(
         add(scored)
     for job, own in scores.items():
         for scored in _intervals_of(own):
-            by_job[job] += _measure_rows({job: scored.terms(own)}, scored)[job]
+            found = _measure_rows({job: scored.terms(own)}, scored)[job]
+            by_job[job] += [row | {"against_best": None} for row in found]
         by_job[job] += _insights(job, own)
     rows = [row for rows in by_job.values() for row in rows]
     others = [(TRUTH, first, scored) for scored in _free_runs(first, "sampling")]

@@ -60,7 +60,7 @@ class CsvWriter(FrameWriter):
         if not self.about.series:
             raise ValueError(
                 f"{self.path}: expected series to write, such as the displacement of a body, found "
-                f"none; write fields to .h5, .nc, .pvd or .xdmf"
+                "none; write fields to .h5, .nc, .pvd or .xdmf"
             )
 
     def _begin(self) -> None:

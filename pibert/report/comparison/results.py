@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pibert.data.wording import counted
 from pibert.evaluation.scores import Scores
 from pibert.fields import FieldSpec
 
@@ -195,7 +196,8 @@ def describe_solver(facts: Mapping[str, Any]) -> str:
     dearer = f", {ratio} times less, but no coarser grid resolves the flow"
     return (
         f"the solver with {facts['resolution']} instead of {facts['solver_of_data']}, "
-        f"{mine:.3g} ms per frame; {facts['surrogate']} takes {theirs:.3g} ms"
+        f"{mine:.3g} ms per frame with {counted(facts['side_by_side'], 'flow')} at a time; "
+        f"{facts['surrogate']} takes {theirs:.3g} ms with {facts['surrogate_batch']}"
         f"{dearer if mine > theirs else ''} ({facts['device']})"
     )
 

@@ -2,8 +2,8 @@
 
 Errors are in standardised units, over the test split. From the tables "Dataset-wide aggregate
 accuracy summary", "Per-sample inference times" and "PIBERT optimization cost" and from the text on
-slices and bands. ``protocol`` says what the paper states, or what its published logs show where
-that is said.
+slices and bands; only the cylinder's top-two rates in bands are from its published logs.
+``protocol`` says what the paper states, or what these logs show where that is said.
 """
 
 from collections.abc import Mapping
@@ -31,6 +31,7 @@ class Published:
 
 
 _SHARED = {
+    "fields": "u and v on 64 × 64 points",
     "models": "six, without persistence or other predictors that need no training",
     "budget": "each model's own; the paper claims no equal budgets",
     "skip connection": "that of PIBERT only, as far as is published",

@@ -225,6 +225,8 @@ def test_the_papers_numbers_are_marked_as_published_and_stand_beside_ours():
     assert cell(shares, "column 11", "win rate, here").text == "50 %"
     assert "73, 9 and 10" in cell(protocol, "split", "the paper").text
     assert "20,000 samples" in cell(protocol, "budget", "here").text
+    rows, columns = data.spec.grid.shape
+    assert f"{rows} × {columns}" in cell(protocol, "fields", "here").text
 
 
 def test_data_sets_are_described_with_their_source_and_pairs():

@@ -22,7 +22,7 @@ def summary(datasets: Sequence[DatasetResults]) -> Table | None:
             "flow": _flow,
             "source": lambda data: str(_origin(data).get("kind") or UNKNOWN),
             "stored grid": lambda data: _shape(_origin(data).get("stored_grid")),
-            "as learned": _learned,
+            "as learned": learned,
             "split": split_text,
         },
     )
@@ -82,7 +82,8 @@ def _shape(shape: Sequence[int] | None) -> str:
     return UNKNOWN if shape is None else " × ".join(map(str, shape))
 
 
-def _learned(data: DatasetResults) -> str:
+def learned(data: DatasetResults) -> str:
+    """The fields that models see and predict, their grid and stride."""
     spec, stride = data.spec, _origin(data).get("stride", 1)
     channels = ", ".join(map(with_unit, spec.channels, spec.units))
     steps = "" if stride == 1 else f", every {stride}th frame"

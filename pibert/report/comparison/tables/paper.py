@@ -17,7 +17,7 @@ from pibert.report.comparison.table import (
     percent,
     slug,
 )
-from pibert.report.comparison.tables.benchmarks import split_text
+from pibert.report.comparison.tables.benchmarks import learned, split_text
 from pibert.report.comparison.tables.cost import Run, batch_cost, last_epoch, training_seconds
 
 _ERRORS: dict[str, tuple[str, Format]] = {
@@ -144,9 +144,10 @@ def _shares(data: DatasetResults, found: Published) -> Table:
         name=slug(f"{data.name}-published-shares"),
         title="The paper's numbers beside ours: where PIBERT wins",
         caption="Shares of the test samples on which PIBERT has the lowest error, and one of the "
-        "two lowest. Published: among six models. Here: among all models of this comparison, "
-        f"along the same columns of {speed} in physical units, and in thirds of the spectrum of "
-        "the kinetic energy; the paper has that of the speed, and does not state its bands. "
+        "two lowest. Published: among six models, in the paper or its logs. Here: among all models "
+        f"of this comparison, along the same columns of {speed} in physical units, and in thirds of "
+        "the spectrum of the kinetic energy; the paper has that of the speed, and does not "
+        "state its bands. "
         "Scales: NMSE after averaging over so many points, standardised units.",
         head=("error", *_head({"win": "win rate", "two": "top-two rate"})),
         rows=tuple(rows),
@@ -162,6 +163,7 @@ def _protocol(data: DatasetResults, found: Published) -> Table:
     inputs = "fields, known points, positions and parameters for every network, unless its options"
     here = {
         "split": split_text(data),
+        "fields": learned(data),
         "models": f"{len(data.models)}, with {', '.join(references) or 'no references'}",
         "budget": f"{integer(plan['samples'])} samples for each, pretraining included",
         "selection": "on the validation split; the test split is scored once, at the end",
@@ -178,8 +180,7 @@ def _protocol(data: DatasetResults, found: Published) -> Table:
         name=slug(f"{data.name}-published-protocol"),
         title="Differences in protocol",
         caption="As the paper states them, or its published logs where that is said. Both predict "
-        "the next frame of u and v on 64 × 64 points; other reasons for differences are in the "
-        "documentation (Errata).",
+        "the next frame; other reasons for differences are in the documentation (Errata).",
         head=("what", "the paper", "here"),
         rows=tuple(rows),
     )

@@ -145,10 +145,9 @@ def _shares(data: DatasetResults, found: Published) -> Table:
         title="The paper's numbers beside ours: where PIBERT wins",
         caption="Shares of the test samples on which PIBERT has the lowest error, and one of the "
         "two lowest. Published: among six models, in the paper or its logs. Here: among all models "
-        f"of this comparison, along the same columns of {speed} in physical units, and in thirds of "
-        "the spectrum of the kinetic energy; the paper has that of the speed, and does not "
-        "state its bands. "
-        "Scales: NMSE after averaging over so many points, standardised units.",
+        f"of this comparison, along the same columns of {speed}, in physical units, and in thirds "
+        "of the spectrum of the kinetic energy; the paper has that of the speed, and does not "
+        "state its bands. Scales: NMSE after averaging over so many points, standardised units.",
         head=("error", *_head({"win": "win rate", "two": "top-two rate"})),
         rows=tuple(rows),
         is_folded=True,

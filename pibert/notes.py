@@ -6,6 +6,7 @@ any, else as a Python warning of the category ``InputWarning``.
 """
 
 import contextlib
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 Severity = Literal["info", "warning"]
+
+_COMMAND = re.compile(r"(pibert [a-z]+ [^;,()]*)")
+_SETTING = re.compile(r"--set ([\w.]+)=([\w.:]*\w)")
+_FLAG = re.compile(r"--(over(?:write|ride-(?:units|metadata)))\b")
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( (?=[A-Z\d]|\w+/\w))?")
+_DATA = re.compile(r"--data FILE")
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,8 @@ class InputWarning(UserWarning):
     """A note as a Python warning; ``note`` holds it."""
 
     def __init__(self, note: Note | str) -> None:
-        super().__init__(str(note))
         self.note = as_note(note)
+        super().__init__(in_python(str(note)))
 
 
 class Notes:
@@ -81,6 +88,17 @@ _collected: ContextVar[Notes | None] = ContextVar("collected", default=None)
 def as_note(note: Note | str) -> Note:
     """Return a note; a plain text gets the code ``input``."""
     return note if isinstance(note, Note) else Note("input", note)
+
+
+def in_python(text: str) -> str:
+    """A message of a command with keyword arguments in place of options."""
+    parts = _COMMAND.split(text)
+    for index in range(0, len(parts), 2):  # not within a whole command
+        part = _SETTING.sub(r'settings={"\1": "\2"}', parts[index])
+        part = _DATA.sub("flow=FLOW", part)
+        part = _FLAG.sub(lambda found: f"{found[1].replace('-', '_')}=True", part)
+        parts[index] = _OPTION.sub(lambda found: f"{found[1].replace('-', '_')}=", part)
+    return "".join(parts)
 
 
 def warn(note: Note | str) -> None:

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "pibert"
 # Bottom to top. Modules on one line do not import each other.
 LAYERS = (
     ("files", "stopping"),
-    ("sample_rng", "compilation", "config", "notes", "progress"),
+    ("sample_rng", "compilation", "config", "display", "notes", "progress"),
     ("plugins",),
     ("physics",),
     ("fields",),

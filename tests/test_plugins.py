@@ -114,6 +114,8 @@ def test_an_installed_package_adds_a_model_a_reader_and_a_metric(
         forget()
         well(*train, *(word for setting in SHORT for word in ("--set", setting)))
         scores = json.loads(well(*evaluate).stdout)
+        known = json.loads(well("info", "--json").stdout)
+    assert "mine" in known["models"] and "raw" in known["kinds"]
     assert scores["entries"]["physical/reversed_flow"][0]["metric"] == "reversed_flow"
     assert scores["values"]["physical/reversed_flow"][0] == pytest.approx(1, abs=0.3)
     card = json.loads((work / "runs/mine/model.json").read_text())

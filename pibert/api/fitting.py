@@ -1,5 +1,6 @@
 """Train and compare models on flows: ``pibert.fit`` and ``pibert.compare``."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -8,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pibert.api.flows import Flow, as_flow, in_python, speaks_python
+from pibert.api.flows import Flow, as_flow, speaks_python
 from pibert.api.model import Model, load
-from pibert.api.pictures import as_html
-from pibert.notes import Notes, collecting
+from pibert.display import table_html
+from pibert.notes import Notes, collecting, in_python
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,8 +79,7 @@ def fit(
     console = Console(quiet=quiet or not is_first_process())
     with collecting(_printed(console)) as notes:
         folder, experiment = _place(flow, model or _name_of(start), texts, out, notes)
-        _keep_flow(flow, experiment, folder)
-        with TrainingProgress(console) as progress:
+        with _keeping(flow, experiment, folder), TrainingProgress(console) as progress:
             try:
                 finished = run(experiment, folder, reporter=progress)
             except KeyboardInterrupt:
@@ -122,12 +122,24 @@ def _folders(flow: Flow, model: str) -> Iterator[Path]:
     yield from (Path("runs") / f"{name}-{number}" for number in itertools.count(2))
 
 
-def _keep_flow(flow: Flow, experiment: "Experiment", folder: Path) -> None:
-    """Write flows in memory to the file of the experiment."""
+@contextlib.contextmanager
+def _keeping(flow: Flow, experiment: "Experiment", folder: Path) -> Iterator[None]:
+    """Write flows in memory to the file of the experiment; remove it if nothing comes of it."""
     path = Path(str(experiment.data.path))
-    if flow.path is None and not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        flow.save(path)
+    if flow.path is not None or path.exists():
+        yield
+        return
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    flow.save(path)
+    try:
+        yield
+    except BaseException:
+        if list(folder.iterdir()) == [path]:
+            path.unlink()
+            for each in made:
+                each.rmdir()
+        raise
 
 
 def _name_of(start: str | Path | None) -> str:
@@ -185,7 +197,7 @@ class Ranking:
         )
 
     def _repr_html_(self) -> str:
-        return as_html({row[1]: "  ".join(row[2:]) for row in [self._columns, *self._rows()]})
+        return table_html(self._columns, self._rows())
 
     @property
     def _columns(self) -> tuple[str, ...]:
@@ -219,7 +231,7 @@ def compare(
             run on these flows, as a folder or what ``fit`` returned. Persistence is always added.
         data: As for ``fit``.
         out: Folder of the comparison, where finished runs are reused; default:
-            ``runs/FLOW-comparison``.
+            ``runs/FLOW-comparison``, with a number if that holds another comparison.
         seeds: Each model is trained with each of them.
         samples: Training samples that every model sees, counted with repetition; default: as
             ``fit``.
@@ -238,30 +250,35 @@ def compare(
     from pibert.experiments.run_folder import FLOWS
 
     flow = as_flow(data)
-    folder = Path(out) if out is not None else next(_folders(flow, "comparison"))
-    path = flow.path or folder / f"{FLOWS}{flow.key}.h5"
     frames = [trajectory.num_frames for trajectory in flow]
     console = Console(quiet=quiet)
     with collecting(_printed(console)) as notes:
         of_data = {n: v for n, v in (settings or {}).items() if n.startswith("data.")}
         stated = _settings({n.replace("data.flow.", "data."): v for n, v in of_data.items()})
-        experiment, texts = recipe_for(path, stated, stated=flow.stated, frames=frames)
+        others = {n: v for n, v in (settings or {}).items() if n not in of_data}
+        for folder in _folders(flow, "comparison") if out is None else [Path(out)]:
+            path = flow.path or folder / f"{FLOWS}{flow.key}.h5"
+            experiment, texts = recipe_for(path, stated, stated=flow.stated, frames=frames)
+            seen = experiment.data.shares.train * sum(frames) * experiment.training.epochs
+            plan = Comparison(
+                data={"flow": experiment.data},
+                candidates=_candidates(models, experiment),
+                seeds=tuple(seeds),
+                samples=samples or max(1, round(seen)),
+                rollout=RolloutPlan(steps=rollout),
+                hardware=experiment.hardware,
+            )
+            plan = with_overrides(plan, tuple(_settings(others)))
+            try:
+                refuse_other(plan, folder)
+            except (ValueError, FileExistsError):
+                if out is not None:
+                    raise
+                continue
+            break
         for text in texts:
             notes.add(text)
-        seen = experiment.data.shares.train * sum(frames) * experiment.training.epochs
-        plan = Comparison(
-            data={"flow": experiment.data},
-            candidates=_candidates(models, experiment),
-            seeds=tuple(seeds),
-            samples=samples or max(1, round(seen)),
-            rollout=RolloutPlan(steps=rollout),
-            hardware=experiment.hardware,
-        )
-        others = {n: v for n, v in (settings or {}).items() if n not in of_data}
-        plan = with_overrides(plan, tuple(_settings(others)))
-        refuse_other(plan, folder)
-        _keep_flow(flow, experiment, folder)
-        with LiveTable(plan, console) as table:
+        with _keeping(flow, experiment, folder), LiveTable(plan, console) as table:
             failed = carry_out(plan, folder, table)
         results = gather(plan, folder, failed)
     if failed:

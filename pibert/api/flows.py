@@ -4,7 +4,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -12,8 +11,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from pibert.api.pictures import Picture, as_html, draw
+from pibert.display import Picture, as_html, draw
 from pibert.fields import Trajectory
+from pibert.notes import in_python
 
 if TYPE_CHECKING:
     from pibert.data.readers.recordings import Hints, Recordings
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_COMMAND = re.compile(r"(pibert [a-z]+ [^;,()]*)")
-_SETTING = re.compile(r"--set ([\w.]+)=([\w.:]*\w)")
-_FLAG = re.compile(r"--(over(?:write|ride-(?:units|metadata)))\b")
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( (?=[A-Z\d]|\w+/\w))?")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,7 +67,7 @@ class Flow(Sequence[Trajectory]):
         return torch.where(trajectory.known()[:, None], states, torch.nan).numpy()
 
     def plot(self, path: Path | str | None = None, *, which: int | str = 0) -> Picture:
-        """Plot a frame and statistics of one recording; write a .png file if a path is given."""
+        """Plot a frame and statistics of one recording; write .png, .pdf or .svg to a path."""
         from pibert.data.inspection import inspect
         from pibert.report.inspection import draw_inspection
 
@@ -248,16 +244,6 @@ def speaks_python(call: Callable[P, T]) -> Callable[P, T]:
     return speaking
 
 
-def in_python(text: str) -> str:
-    """A message of a command with keyword arguments in place of options."""
-    parts = _COMMAND.split(text)
-    for index in range(0, len(parts), 2):  # not within a whole command
-        part = _SETTING.sub(r'settings={"\1": "\2"}', parts[index])
-        part = _FLAG.sub(lambda found: f"{found[1].replace('-', '_')}=True", part)
-        parts[index] = _OPTION.sub(lambda found: f"{found[1].replace('-', '_')}=", part)
-    return "".join(parts)
-
-
 @speaks_python
 def read(
     path: Path | str | Sequence[Path | str],
@@ -280,7 +266,12 @@ def read(
         return join([read(each, kind=kind, options=options, **hints) for each in path])
     from pibert.data.readers import open_recordings
 
-    path, stated = Path(str(path)), _stated(kind, options, hints)
+    if not isinstance(path, str | Path):
+        raise TypeError(
+            f"expected the path of a file or folder, found {type(path).__name__}; make a flow of "
+            "arrays with pibert.flow"
+        )
+    path, stated = Path(path), _stated(kind, options, hints)
     found = open_recordings(path, kind, _hints(hints), options or {})
     return _noted(Flow(found, path, stated))
 
@@ -312,6 +303,7 @@ def flow(
     from pibert.data.readers import open_memory
 
     arrays = _arrays(data, name)
+    _check_values(arrays)
     if isinstance(channels, Mapping):
         hints["channels"] = dict(channels)
     elif channels is not None:
@@ -422,6 +414,25 @@ def _arrays(data: Any, name: str) -> Any:
                 "tensor, arrays by name, xarray, or the path of a file"
             )
     return found
+
+
+def _check_values(arrays: Any) -> None:
+    """Refuse arrays without a number; infinite values are kept as unknown, with a note."""
+    import numpy as np
+
+    from pibert.notes import Note, warn
+
+    for key, array in arrays.items():
+        if not array.size or array.dtype.kind != "f":
+            continue
+        if not np.isfinite(array).any():
+            raise ValueError(
+                f"{key}: expected fields with known values, found only NaN or infinity; check how "
+                "they were read"
+            )
+        if count := int(np.isinf(array).sum()):
+            text = f"{count} of the values of {key!r} are infinite and taken as unknown"
+            warn(Note("infinite", text, "make them NaN if they are missing", subject=str(key)))
 
 
 def _array(value: Any) -> Any:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pibert.api.flows import Flow, as_flow
-from pibert.api.pictures import Picture, as_html, draw
+from pibert.api.flows import Flow, as_flow, speaks_python
+from pibert.display import Picture, as_html, draw
 from pibert.fields import Grid, Trajectory
 from pibert.inference.model_file import find_model, read_model
 from pibert.inference.predictor import Predictor
-from pibert.notes import Note, Notes, collecting, warn
+from pibert.notes import Note, Notes, collecting, in_python, warn
 
 if TYPE_CHECKING:
     from pibert.data.writers.frames import Block, Description
@@ -54,6 +54,7 @@ class Model(Predictor):
     path: Path | None = None
     """Folder or file that it was loaded from."""
 
+    @speaks_python
     def rollout(
         self,
         fields: Any,
@@ -84,6 +85,7 @@ class Model(Predictor):
             return super().rollout(fields, steps, parameters, mask, grid=grid)
         return self.calibrated.rollout(fields, steps, parameters, mask, grid=grid, level=level)
 
+    @speaks_python
     def predict(
         self,
         fields: Any,
@@ -106,6 +108,7 @@ class Model(Predictor):
         steps = self.horizon if steps is None else steps
         return self.calibrated.rollout(fields, steps, parameters, mask, grid=grid, level=level)
 
+    @speaks_python
     def fill(
         self,
         fields: Any,
@@ -132,6 +135,7 @@ class Model(Predictor):
         how = fill_settings(self, self.saved_in("fill flows"), **settings)
         return flow.fill(settings=how)
 
+    @speaks_python
     def evaluate(
         self,
         flow: Any = None,
@@ -163,6 +167,7 @@ class Model(Predictor):
         with as_flow(flow).as_file() as (path, stated):
             return score_model(folder, path, stated, into=into, rollout=plan)[0]
 
+    @speaks_python
     def calibrate(self, flow: Any = None, **settings: Any) -> "Calibration":
         """Calibrate prediction intervals and the out-of-distribution warning.
 
@@ -217,6 +222,7 @@ class Model(Predictor):
         self.path = self.path or folder
         return folder
 
+    @speaks_python
     def export(self, path: Path | str, to: str | None = None, **settings: Any) -> Path:
         """Write an ONNX file (.onnx) or a torch.export program (.pt2), checked against the model.
 
@@ -234,6 +240,7 @@ class Model(Predictor):
         saved = read_model(self.saved_in("export"))
         return export_model(saved, path, to or named or "", **settings).path
 
+    @speaks_python
     def serve(self, port: int = 8000, *, host: str = "127.0.0.1") -> None:
         """Serve the model over HTTP with a web viewer, until interrupted."""
         from pibert.serve.server import serve
@@ -372,7 +379,7 @@ class Forecast:
         return self.fields.numpy()
 
     def plot(self, path: Path | str | None = None) -> Picture:
-        """Plot prediction, truth and error; write a .png file if a path is given."""
+        """Plot prediction, truth and error; write a .png, .pdf or .svg file if a path is given."""
         return draw(lambda target: self._write(target, overwrite=True), path)
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
@@ -397,10 +404,11 @@ class Forecast:
 
     def __repr__(self) -> str:
         lines = [f"{name}: {value}" for name, value in self._facts().items()]
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+        return "\n".join([*lines, *(f"Note: {in_python(str(note))}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
-        return as_html(self._facts(), self.notes, self.plot())
+        notes = (in_python(str(note)) for note in self.notes)
+        return as_html(self._facts(), notes, self.plot())
 
     def _facts(self) -> dict[str, str]:
         unit = self.about.time_unit or ""

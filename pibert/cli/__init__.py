@@ -122,7 +122,8 @@ def _show_warning(
     _, installed, inside = filename.replace("\\", "/").rpartition("/site-packages/")
     package = inside.partition("/")[0] if installed else ""
     is_ours = issubclass(category, InputWarning) or package in ("", "pibert")
-    text = " ".join(str(message).split())
+    text = str(message.note if isinstance(message, InputWarning) else message)
+    text = " ".join(text.split())
     say(Console(stderr=True), f"Note: {text}" if is_ours else f"Note from {package}: {text}")
 
 

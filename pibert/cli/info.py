@@ -56,6 +56,7 @@ def info(as_json: Json = False) -> None:
                 size = None
             sizes.setdefault(name, {})[preset] = size
     threads, shipped = torch.get_num_threads(), shipped_models()
+    READERS.added()  # notes those that cannot be imported
     kinds = {kind: reader.TITLE for kind, reader in READERS.items()}
     if as_json:
         return show_json(

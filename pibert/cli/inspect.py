@@ -22,7 +22,9 @@ def inspect(
     source: options.SourceOptions,
     picture: Annotated[
         Path | None,
-        options.option("Write the preview to this PNG file. Default: outputs/NAME.png."),
+        options.option(
+            "Write the preview to this .png, .pdf or .svg file. Default: outputs/NAME.png."
+        ),
     ] = None,
     as_json: Annotated[
         bool, options.json_option("Print JSON instead of tables, without a preview.")

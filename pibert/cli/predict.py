@@ -27,7 +27,7 @@ from pibert.cli.terminal import (
     show_table,
     showing_progress,
 )
-from pibert.data.writers import OF_PREDICTIONS, list_formats, name_formats
+from pibert.data.writers import OF_PREDICTIONS, PICTURES, list_formats, name_formats
 from pibert.notes import Note, Notes, collecting
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def rollout(
     show: Annotated[
         str | None,
         option(
-            "Show these steps in a .png. Default: evenly spread.",
+            "Show these steps in a .png, .pdf or .svg. Default: evenly spread.",
             metavar="STEP,...",
             panel=_OUTPUT,
         ),
@@ -335,8 +335,8 @@ class _Run:
         ]
         for writer in self._writers:
             writer.check()
-        if shown is not None and ".png" not in self._suffixes.values():
-            raise ValueError("--show goes with an --out that ends in .png")
+        if shown is not None and not set(PICTURES) & set(self._suffixes.values()):
+            raise ValueError(f"--show goes with an --out that ends in {', '.join(PICTURES)}")
         targets = [target.absolute() for writer in self._writers for target in writer.targets]
         if twice := [target.name for target in targets if targets.count(target) > 1]:
             raise ValueError(f"two outputs would both write {twice[0]}; choose other names")

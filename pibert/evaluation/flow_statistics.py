@@ -27,6 +27,7 @@ from torch import Tensor
 from pibert.data.provenance import counts_frames
 from pibert.data.units import in_consistent_units
 from pibert.data.wording import counted
+from pibert.display import as_html
 from pibert.evaluation.measure import Frames, gradient_unit, require_velocity, velocity_unit
 from pibert.evaluation.modes import DMD, POD, SPOD, default_segment, dmd, pod, segments, spod
 from pibert.evaluation.statistics import dominant_frequency
@@ -39,6 +40,7 @@ from pibert.evaluation.temporal import (
     series_at,
 )
 from pibert.fields import FieldSpec, Trajectory, read_mask
+from pibert.notes import in_python
 from pibert.physics import derivatives
 
 MOST_VALUES = 1 << 28
@@ -154,20 +156,28 @@ class FlowStatistics:
         return self.field_of(mode @ self.pod.modes.to(mode))
 
     def __repr__(self) -> str:
+        lines = [f"{name}: {value}" for name, value in self._facts().items()]
+        return "\n".join([*lines, *(f"Note: {in_python(note)}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        return as_html(self._facts(), map(in_python, self.notes))
+
+    def _facts(self) -> dict[str, str]:
         found = self.summary()
-        lines = [f"statistics: {found['name']}, {found['frames']} frames"]
+        facts = {"statistics": f"{found['name']}, {found['frames']} frames"}
         for key in ("mean", "rms"):
             values = (
                 f"{name} {values[key]:.4g} [{values['unit']}]"
                 for name, values in found["channels"].items()
             )
-            lines.append(f"{key} over the field: {', '.join(values)}")
-        lines.append(f"turbulent kinetic energy: {found['tke']:.4g}")
+            facts[f"{key} over the field"] = ", ".join(values)
+        unit = velocity_unit(self.spec)
+        square = "" if unit == "1" else f" [({unit})^2]"
+        facts["turbulent kinetic energy"] = f"{found['tke']:.4g}{square}"
         if found["dominant_frequency"] is not None:
             frequency = f"{found['dominant_frequency']:.4g} {self.frequency_unit}"
-            lines.append(f"dominant frequency: {frequency}")
-        lines += [f"Note: {note}" for note in self.notes]
-        return "\n".join(lines)
+            facts["dominant frequency"] = frequency
+        return facts
 
     def summary(self) -> dict[str, Any]:
         """Plain numbers: averages over points, and the leading modes."""

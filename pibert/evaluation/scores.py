@@ -28,6 +28,7 @@ from torch import Tensor
 
 from pibert.data.partial import replace_file
 from pibert.data.splits import condition
+from pibert.display import as_html
 from pibert.evaluation.intervals import TooFew, resample_starts
 from pibert.files import read_json, read_safetensors
 
@@ -65,9 +66,12 @@ class Scores:
     @property
     def metrics(self) -> list[str]:
         """Names of all metrics in physical units."""
-        entries = self.card["entries"].items()
-        found = (e["metric"] for name, own in entries if name.startswith("physical/") for e in own)
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(entry["metric"] for entry in self._entries()))
+
+    def _entries(self, metric: str | None = None) -> list[dict[str, str]]:
+        found = self.card["entries"].items()
+        own = (e for name, entries in found if name.startswith("physical/") for e in entries)
+        return [entry for entry in own if metric in (None, entry["metric"])]
 
     @property
     def rollouts(self) -> dict[str, Any] | None:
@@ -91,6 +95,9 @@ class Scores:
     def __repr__(self) -> str:
         return "\n".join(f"{name}: {text}" for name, text in self.facts().items())
 
+    def _repr_html_(self) -> str:
+        return as_html(self.facts())
+
     def facts(self) -> dict[str, str]:
         """The main numbers as text."""
 
@@ -100,8 +107,11 @@ class Scores:
         facts = {"model": self.card["model"]["name"]}
         facts["frames"] = f"{self.card['data']['test_frames']}, each predicted from recorded ones"
         for metric in ("rmse", "nmse", "skill"):
-            values = self[metric].items()
-            facts[metric] = ", ".join(f"{name} {digits(value)}" for name, value in values)
+            units = {e["component"]: e["unit"] for e in self._entries(metric) if e["unit"] != "1"}
+            facts[metric] = ", ".join(
+                f"{name} {digits(value)} {units.get(name, '')}".rstrip()
+                for name, value in self[metric].items()
+            )
         if (rolled := self.rollouts) is not None:
             horizon = digits(rolled["summary"]["stable_horizon"])
             facts["stable horizon"] = f"{horizon} of {rolled['steps']} steps on average"

@@ -79,6 +79,8 @@ class Setup:
     rollout: RolloutConfig
     validation: Objective | None
     """That of the rollouts which decide on the weights; None: the objective of the last epoch."""
+    keeps_start: bool
+    """Whether the weights it starts from are kept unless an epoch is better."""
     trained: dict[str, bool]
     """Heads that are trained afterwards."""
     start: str | None
@@ -146,6 +148,10 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
         schedule=schedule,
         rollout=rollout if weights.supervised else ONE_STEP,
         validation=validation,
+        keeps_start=validation is not None
+        or (
+            card is not None and card["trained"]["forward"] and schedule.monitor == "reconstruction"
+        ),
         # Heads trained before stay trained only if nothing else changes.
         trained=_trained(weights, card["trained"] if card and experiment.heads_only else {}),
         start=None if card is None else card["weights"]["sha256"],

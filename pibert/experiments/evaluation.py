@@ -108,7 +108,10 @@ def evaluate(
     where = predictor.device
     check_fields(predictor.spec, flows, folder)
     if not flows.split.test:
-        raise ValueError("expected a test split to evaluate on, found none; give it a share")
+        raise ValueError(
+            "expected frames that training set aside for a test, found none: the recording was too "
+            "short, or data.shares.test is 0; score the model on other flows: --data FILE"
+        )
     window = Window(history=max(history or 0, predictor.history))
     if rollout is not None and rollout.steps:
         _refuse_long_rollout(flows, rollout.steps, window.history)

@@ -159,7 +159,8 @@ def _shares_in_time(
         raise ValueError(
             f"expected at least {counted(span, 'frame')} to learn a step of this model from, found "
             f"{frames}; predict from it with a trained model instead (pibert predict FILE --model "
-            "cylinder-mr ...), or record more frames"
+            "cylinder-mr ...; in Python pibert.load('cylinder-mr').predict(flow)), or record more "
+            "frames"
         )
     if frames >= 2 * span:
         text = (

@@ -49,7 +49,7 @@ from pibert.experiments.summary import (
 )
 from pibert.inference import read_model, save_model
 from pibert.models.references.simple import Reference
-from pibert.notes import warn
+from pibert.notes import Note, warn
 from pibert.plugins import origin_of
 from pibert.report.curves import draw_curves
 from pibert.training import engine
@@ -220,11 +220,22 @@ def _fit(
             best_exists=lambda: _is_readable(out),
             calls=setup.rollout.steps_at,
             validation=setup.validation,
-            keeps_start=setup.validation is not None,
+            keeps_start=setup.keeps_start,
             reporter=reporter,
             fabric=fabric,
         )
     fabric.barrier()
+    if setup.validation is None and fitted.start_metrics and not fitted.best_epoch:
+        error = fitted.start_metrics["reconstruction"]
+        warn(
+            Note(
+                "start-kept",
+                "no epoch lowers the validation error of the model that training started from, "
+                f"{error:.4g}: its weights are kept",
+                "lower the learning rate, such as --set training.learning_rate="
+                f"{setup.schedule.learning_rate / 8:g}, or train longer",
+            )
+        )
     return _finished(out, fitted, setup)
 
 

@@ -138,8 +138,11 @@ def headline(finished: "Finished") -> str:
     best, epochs, numbers = finished.best_epoch, finished.fitted.epochs, _numbers(finished.metrics)
     if not epochs:
         return "Fitted in closed form: there are no epochs and no learning curves."
-    if finished.fitted.start_metrics:
+    before = finished.fitted.start_metrics
+    if "first_step" in before:
         return _gain_of_rollouts(finished)
+    if before:
+        numbers += f"; before training {before['reconstruction']:.4g}"
     if finished.validated:
         return f"Best epoch {best} of {epochs}: {numbers}"
     return f"Last epoch {best}, without validation: {numbers}"
@@ -189,7 +192,7 @@ def notes_on(finished: "Finished") -> Iterator[Note]:
             "train longer, raise training.learning_rate, or take frames further apart "
             "(data.stride)",
         )
-    elif finished.fitted.start_metrics:
+    elif "first_step" in finished.fitted.start_metrics:
         return  # the stage on rollouts follows a whole training
     elif finished.validated and 0 < best <= epochs / 2 and epochs - best >= _LATE:
         yield Note(

@@ -157,7 +157,9 @@ def _unknown_model(name: str, card: Card) -> str:
     elif origin:
         remedy = f"it is in the package {origin}: install that"
     written = stated_in(provenance, "versions").get("pibert")
-    by = f", or update: it was saved by pibert {written}, this is {__version__}" if written else ""
+    by = ""
+    if written and written != __version__:
+        by = f", or update: it was saved by pibert {written}, this is {__version__}"
     return f"the model {name!r} is not known here; known: {', '.join(MODELS)}; {remedy}{by}"
 
 

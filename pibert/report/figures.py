@@ -21,6 +21,7 @@ from matplotlib.image import AxesImage
 from torch import Tensor
 
 from pibert.data.partial import replace_file
+from pibert.data.writers import PICTURES
 from pibert.fields import FieldSpec, Grid
 from pibert.physics import derivatives
 
@@ -52,10 +53,10 @@ def blank(width: int | float, height: int | float) -> Figure:
 
 
 def picture_path(path: str | os.PathLike[str]) -> Path:
-    """Check that a PNG file can be written there, and make its folder."""
+    """Check that a picture can be written there, and make its folder."""
     path = Path(path)
-    if path.suffix.lower() != ".png":
-        raise ValueError(f"pictures are written as .png, found {path.name!r}")
+    if path.suffix.lower() not in PICTURES:
+        raise ValueError(f"pictures are written as {', '.join(PICTURES)}, found {path.name!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -233,6 +234,6 @@ def write_film(
 def write_figure(figure: Figure, path: Path) -> Path:
     """Write a picture; a reader never sees half of one."""
     file = io.BytesIO()
-    figure.savefig(file, format="png")
+    figure.savefig(file, format=path.suffix[1:].lower())
     replace_file(path, file.getvalue())
     return path

@@ -30,7 +30,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from pibert.data.writers import WRITERS
+from pibert.data.writers import PICTURES, WRITERS
 from pibert.data.writers.csv import CsvWriter
 from pibert.data.writers.frames import Block, Description, FrameWriter
 from pibert.data.writers.native import Spool
@@ -401,7 +401,7 @@ def make_writer(
         return CsvWriter(path, about, overwrite=overwrite)
     if suffix in WRITERS:
         return WRITERS[suffix](path, about, overwrite=overwrite)
-    if suffix == ".png":
+    if suffix in PICTURES:
         return StripWriter(path, about, overwrite=overwrite, expected=expected, numbers=shown)
     animation = GifWriter if suffix == ".gif" else Mp4Writer
     return animation(path, about, overwrite=overwrite, expected=expected)

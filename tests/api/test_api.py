@@ -1,5 +1,6 @@
 """The short Python interface: arrays to a fitted model and back."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -14,9 +15,9 @@ import torch
 
 import pibert
 from pibert.api.fitting import Ranking
-from pibert.api.flows import in_python
 from pibert.api.model import Forecast
 from pibert.inference import Predictor
+from pibert.notes import in_python
 from pibert.training import engine
 from tests.helpers import TINY_OPTIONS, assert_close, refused, wait_until
 
@@ -43,6 +44,9 @@ def waves(frames: int = 30, **changes: Any) -> pibert.Flow:
 def fit(flow: Any, **changes: Any) -> pibert.Model:
     how: dict[str, Any] = {"epochs": 2, "settings": TINY, "quiet": True} | changes
     return pibert.fit(flow, **how)
+
+
+read_anything: Any = inspect.unwrap(pibert.read)  # without the checks of types in tests
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +139,15 @@ def test_several_flows_are_one_set() -> None:
         (lambda: waves(4, spacing=1.0), ["unknown arguments spacing", "dx"]),
         (lambda: pibert.read("nowhere/*.txt"), ["nowhere"]),
         (lambda: pibert.read([]), ["empty list"]),
+        (lambda: read_anything(wave(4)), ["ndarray", "pibert.flow"]),
+        (lambda: pibert.flow(np.full((4, 2, 8, 12), np.nan)), ["known values", "NaN"]),
         (lambda: pibert.flow(np.zeros((0, 2, 8, 12)), dx=1, dy=1, dt=1), ["is empty"]),
         (lambda: waves(4).save("wave.txt"), [".txt", ".h5"]),
         (lambda: pibert.compare("unet", waves(30)), ["a list of models"]),
         (lambda: pibert.compare(["resnet"], waves(30)), ["resnet", "unet"]),
         (lambda: fit(waves(1)), ["at least 2 frames", "found 1"]),
         (lambda: fit(waves(8), model="unett"), ["unett", "unet"]),
+        (lambda: fit(waves(8), start="cylinder-mr"), ["cylinder-mr", "parameter"]),
     ],
 )
 def test_wrong_input_is_refused_with_a_reason_and_nothing_is_written(
@@ -148,6 +155,15 @@ def test_wrong_input_is_refused_with_a_reason_and_nothing_is_written(
 ) -> None:
     with refused(*named, error=(ValueError, TypeError, OSError)):
         call()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_logger_that_is_not_installed_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pibert.training.loggers.find_spec", lambda name: None)
+    with refused("pip install trackio", error=ImportError):
+        fit(waves(8), logger="trackio")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,6 +176,7 @@ def test_notes_name_arguments_in_place_of_options() -> None:
     assert in_python("add --override-units (--dt)") == "add override_units=True (dt=)"
     split = "--set data.split=interpolation:mass_ratio."
     assert in_python(split) == 'settings={"data.split": "interpolation:mass_ratio"}.'
+    assert in_python("calibrate on others: --data FILE") == "calibrate on others: flow=FLOW"
     whole = "or pibert convert --parameter viscosity=NUMBER"
     assert in_python(whole) == whole
 
@@ -173,6 +190,8 @@ def test_notes_name_arguments_in_place_of_options() -> None:
             "override_units=True",
         ),
         (lambda: pibert.compare(["unet"], waves(30), settings={"sample": 3}), "settings="),
+        (lambda: fit(waves(30)).calibrate(leads=9), "leads=9"),
+        (lambda: fit(waves(3)).evaluate(), "flow=FLOW"),
     ],
 )
 def test_errors_name_arguments_in_place_of_options(call: Any, named: str) -> None:
@@ -209,6 +228,7 @@ def test_it_learns_and_its_scores_are_those_of_its_predictions(trained: pibert.M
     predicted = trained.step(test[:-1, None])[:, 0]
     rmse = np.sqrt(np.square(predicted - test[1:]).mean((0, 2, 3)))
     assert rmse == pytest.approx([scores["rmse"]["u"], scores["rmse"]["v"]], rel=1e-4)
+    assert "m/s" in repr(scores) and "<table>" in scores._repr_html_()
     assert "skill" in repr(scores) and "rmse" in scores.metrics
     with pytest.raises(KeyError, match="no metric 'r2d2'"):
         scores["r2d2"]
@@ -262,7 +282,23 @@ def test_a_model_is_trained_further_and_compared(trained: pibert.Model) -> None:
     assert isinstance(ranking, Ranking)
     assert sorted(ranking.order) == ["dmd", "persistence", "run"]
     assert ranking.order.index("run") < ranking.order.index("persistence")
+    assert ranking._repr_html_().count("<tr>") == 4 and "<th" in ranking._repr_html_()
+    other = pibert.compare(["dmd"], waves(), samples=80, quiet=True)
+    assert ranking.folder != other.folder  # nothing of the first is overwritten or in the way
     assert "NMSE" in repr(ranking) and isinstance(ranking["dmd"], pibert.Model)
+
+
+def test_fine_tuning_keeps_the_start_unless_an_epoch_is_better(
+    trained: pibert.Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    still = {"training.learning_rate": 0.0, "training.min_learning_rate": 0.0}
+    how: dict[str, Any] = {"epochs": 1, "start": trained, "quiet": False}
+    kept = fit(waves(), settings=still | {"rollout_training": "none"}, **how)
+    assert kept.weights_sha256 == trained.weights_sha256
+    assert "learning_rate" in capsys.readouterr().out
+    wild = fit(waves(), settings={"training.learning_rate": 1.0}, out="wild", **how)
+    errors = [model.evaluate()["nmse"]["all"] or 1.0 for model in (kept, wild)]
+    assert errors[1] < 2 * errors[0]
 
 
 def test_a_comparison_takes_settings_of_the_data_as_fit_does() -> None:
@@ -292,6 +328,11 @@ def test_a_forecast_has_truth_scores_pictures_and_files(
     assert np.array_equal(pibert.read("ahead.h5").numpy(), found.numpy())
     with refused(".h5", ".png", ".txt"):
         found.save("ahead.txt")
+    for path, magic in (("a.pdf", b"%PDF"), ("a.svg", b"<?xml")):
+        for picture in (found.plot(path), flow.plot(f"flow-{path}")):
+            assert picture.png.startswith(b"\x89PNG")
+        assert Path(path).read_bytes().startswith(magic)
+        assert Path(f"flow-{path}").read_bytes().startswith(magic)
     ahead = trained.predict(flow)
     assert len(ahead) == 30
     assert_close(ahead.fields[4], found.fields[0])

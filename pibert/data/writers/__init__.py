@@ -23,11 +23,14 @@ _FORMATS = {
 }
 """The title of each format, and its writer."""
 
+PICTURES = (".png", ".pdf", ".svg")
+"""Suffixes of pictures."""
+
 OF_FIELDS = {suffix: title for suffix, (title, _) in _FORMATS.items()}
 """Titles of the formats of fields, by suffix."""
 OF_PREDICTIONS = OF_FIELDS | {
     ".csv": "the state of moving bodies",
-    ".png": "a strip of frames",
+    **dict.fromkeys(PICTURES, "a strip of frames"),
     ".gif": "animation",
     ".mp4": "animation",
 }

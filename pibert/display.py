@@ -28,12 +28,23 @@ class Picture:
 def draw(function: Callable[[Path], Any], path: Path | str | None = None) -> Picture:
     """The picture that a function writes to a file; kept in a file only if a path is given."""
     if path is not None:
-        function(Path(path))
-        return Picture(Path(path).read_bytes())
+        function(path := Path(path))
+        if path.suffix.lower() == ".png":
+            return Picture(path.read_bytes())
     with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
         target = Path(folder) / "picture.png"
         function(target)
         return Picture(target.read_bytes())
+
+
+def table_html(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table with a line of headings."""
+    lines = [("th", columns), *(("td", row) for row in rows)]
+    cells = (
+        "".join(f"<{tag} style='text-align:left'>{html.escape(cell)}</{tag}>" for cell in line)
+        for tag, line in lines
+    )
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
 
 
 def as_html(

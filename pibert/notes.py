@@ -21,6 +21,8 @@ _SETTING = re.compile(r"--set ([\w.]+)=([\w.:]*\w)")
 _FLAG = re.compile(r"--(over(?:write|ride-(?:units|metadata)))\b")
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( (?=[A-Z\d]|\w+/\w))?")
 _DATA = re.compile(r"--data FILE")
+_BOTH = re.compile(r"--[\w-]+ \S+, in Python ")
+_PARAMETER = re.compile(r"--parameter (\w+)=(\w+)")
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,10 @@ def in_python(text: str) -> str:
     """A message of a command with keyword arguments in place of options."""
     parts = _COMMAND.split(text)
     for index in range(0, len(parts), 2):  # not within a whole command
-        part = _SETTING.sub(r'settings={"\1": "\2"}', parts[index])
+        part = _BOTH.sub("", parts[index])
+        part = _SETTING.sub(r'settings={"\1": "\2"}', part)
         part = _DATA.sub("flow=FLOW", part)
+        part = _PARAMETER.sub(r'parameters={"\1": \2}', part)
         part = _FLAG.sub(lambda found: f"{found[1].replace('-', '_')}=True", part)
         parts[index] = _OPTION.sub(lambda found: f"{found[1].replace('-', '_')}=", part)
     return "".join(parts)

@@ -33,7 +33,7 @@ def fill_settings(
             remedy = f"use its pretraining: --model {folder / 'pretraining'}"
         raise ValueError(
             f"{folder}: this model was not trained to fill gaps; {remedy}, or fill "
-            "without a model: pibert fill FILE --out OUT"
+            "without a model: pibert fill FILE --out OUT (in Python flow.fill())"
         )
     spec = predictor.spec
     if spec.velocity is None and noise is None:

@@ -176,6 +176,8 @@ def test_notes_name_arguments_in_place_of_options() -> None:
     assert in_python("add --override-units (--dt)") == "add override_units=True (dt=)"
     split = "--set data.split=interpolation:mass_ratio."
     assert in_python(split) == 'settings={"data.split": "interpolation:mass_ratio"}.'
+    assert in_python("state it: --parameter Re=NUMBER") == 'state it: parameters={"Re": NUMBER}'
+    assert in_python("name it (--axes tcyx, in Python axes='tcyx')") == "name it (axes='tcyx')"
     assert in_python("calibrate on others: --data FILE") == "calibrate on others: flow=FLOW"
     whole = "or pibert convert --parameter viscosity=NUMBER"
     assert in_python(whole) == whole

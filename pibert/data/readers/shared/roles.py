@@ -354,6 +354,7 @@ class Roles:
         listed += [f"and {more} more"] if more > 0 else []
         return SourceError(
             f"{self.path}: {problem}. There is: {'; '.join(listed) or 'nothing'}. Name the "
-            "channels, as u=NAME v=NAME, or the order of the axes, as tcyx; stack frames that are "
+            "channels (--channels u=NAME,v=NAME, in Python channels={'u': 'NAME'}), or the order "
+            "of the axes (--axes tcyx, in Python axes='tcyx'); stack frames that are "
             "separate arrays"
         )

@@ -119,7 +119,12 @@ class Flow(Sequence[Trajectory]):
         return selected
 
     def fill(
-        self, *, flag_outliers: bool = True, noise: float | None = None, settings: Any = None
+        self,
+        *,
+        flag_outliers: bool = True,
+        noise: float | None = None,
+        fill_masked: bool = False,
+        settings: Any = None,
     ) -> "Flow":
         """Fill missing vectors and replace outliers, by thin-plate splines in each frame.
 
@@ -130,13 +135,19 @@ class Flow(Sequence[Trajectory]):
             flag_outliers: Also replace vectors that do not fit their neighbours.
             noise: Accepted fluctuation of the velocity; lower values flag more vectors. None: a
                 tenth of the velocity's standard deviation.
+            fill_masked: Also fill points that no frame knows, such as a shadow.
             settings: ``FillSettings`` of another method.
         """
         from pibert.data.filling import fill_recordings, thin_plate
         from pibert.notes import warn
 
         if settings is None:
-            settings = thin_plate(self.recordings, flag_outliers=flag_outliers, noise=noise)
+            settings = thin_plate(
+                self.recordings,
+                flag_outliers=flag_outliers,
+                noise=noise,
+                fill_masked=fill_masked,
+            )
         with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
             target = Path(folder) / f"{self.name}.h5"
             fill_recordings(self.recordings, target, settings, on_note=warn)

@@ -125,7 +125,8 @@ class Model(Predictor):
             known: True where arrays are known.
             parameters: Flow parameters of arrays, by name.
             grid: Grid of arrays, if it is not the model's.
-            settings: For a flow: ``flag_outliers`` and ``noise``, as in ``Flow.fill``.
+            settings: For a flow: ``flag_outliers``, ``noise`` and ``fill_masked``, as in
+                ``Flow.fill``.
         """
         flow = _flow(fields)
         if flow is None:

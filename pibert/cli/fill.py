@@ -1,7 +1,7 @@
 """``pibert fill``: fill missing vectors and replace outliers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
@@ -38,6 +38,10 @@ def fill(
             "Default: a tenth of the velocity's standard deviation in the recording."
         ),
     ] = None,
+    fill_masked: Annotated[
+        bool,
+        option("Also fill points that no frame knows, such as a shadow; else they stay empty."),
+    ] = False,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
@@ -65,10 +69,12 @@ def fill(
         options.refuse_existing(path, *targets_of(out), out.with_suffix(".png"))
     recordings = source.open(path)
     check_output(out, recordings)
-    if model is None:
-        settings = thin_plate(recordings, flag_outliers=flag_outliers, noise=noise)
-    else:
-        settings = _of_model(model, flag_outliers, noise)
+    how: dict[str, Any] = {
+        "flag_outliers": flag_outliers,
+        "noise": noise,
+        "fill_masked": fill_masked,
+    }
+    settings = thin_plate(recordings, **how) if model is None else _of_model(model, **how)
     console = Console(stderr=as_json)
     for note in recordings.notes:
         say(console, f"Note: {note}")
@@ -85,21 +91,21 @@ def fill(
         out.with_suffix(".png"), example, title=f"{example.name}, frame {example.frame}"
     )
     if as_json:
-        kept = ("vectors", "missing", "flagged", "filled", "change", "noise")
+        kept = ("vectors", "masked", "missing", "flagged", "filled", "change", "noise")
         numbers = {name: getattr(report, name) for name in kept}
         return show_json({**numbers, "written": [str(out), str(picture)]})
     _show(console, report, out, settings)
     say(console, f"Picture: {picture}")
 
 
-def _of_model(model: Path, flag_outliers: bool, noise: float | None) -> "FillSettings":
+def _of_model(model: Path, **how: Any) -> "FillSettings":
     import torch
 
     from pibert.inference import load
     from pibert.inference.filling import fill_settings
 
     predictor = load(model, "cuda" if torch.cuda.is_available() else "cpu")
-    return fill_settings(predictor, model, flag_outliers=flag_outliers, noise=noise)
+    return fill_settings(predictor, model, **how)
 
 
 def _show(console: Console, report: "FillReport", out: Path, settings: "FillSettings") -> None:
@@ -107,6 +113,12 @@ def _show(console: Console, report: "FillReport", out: Path, settings: "FillSett
         return f"{count:,} ({count / max(1, report.vectors):.2%})"
 
     say(console, f"{report.vectors:,} vectors: {share(report.missing)} missing")
+    if report.masked:
+        say(
+            console,
+            f"Note: {share(report.masked)} known in no frame (masked): they stay empty; "
+            "--fill-masked fills them too",
+        )
     if report.noise is not None:
         say(console, f"{share(report.flagged)} flagged (noise {report.noise:.3g})")
     if report.flagged:

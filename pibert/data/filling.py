@@ -4,7 +4,8 @@ A vector is missing if the recording marks it as not valid or a value is not fin
 it does not fit its neighbours (``outliers.flag_outliers``). A given function, such as a model's
 reconstruction, computes both from the others; the output marks them as filled. Every other value
 keeps its bits (of float32). Points inside a body are never filled, nor are frames without a sound
-vector. Vectors that were filled before keep their mark and count as sound.
+vector. Points that no frame of a recording knows are masked: they are filled only on request.
+Vectors that were filled before keep their mark and count as sound.
 
 The suffix names the format: a native file holds any number of recordings, files for other programs
 one. The fields are read twice, because the counts are written before them.
@@ -37,6 +38,8 @@ from pibert.models.reconstruction import fill_smoothly
 Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
 """(fields (b, h, c, y, x), known (b, h, y, x), parameters) -> fields without gaps."""
 
+_LEAST_FRAMES = 5
+"""Shorter recordings do not tell masked points from those that are missing by chance."""
 _PLATE_STEPS = 200
 """Conjugate gradient steps of a thin plate, enough for gaps of some twenty points."""
 _PLATE_VALUES = 1 << 15
@@ -65,6 +68,8 @@ class FillSettings:
     noise: float | Literal["usual"] | None = None
     """Accepted fluctuation of the velocity in the outlier test; usual: ``outliers.usual_noise`` of
     each recording; None: no test."""
+    fill_masked: bool = False
+    """Also fill points that no frame knows."""
     provenance: Mapping[str, Any] | None = None
     """Written beside the counts: the model, for instance."""
     fit: Callable[[Trajectory, Callable[[str], None]], Trajectory] = lambda recording, _: recording
@@ -81,7 +86,11 @@ class FillSettings:
 
 
 def thin_plate(
-    recordings: Recordings, *, flag_outliers: bool = True, noise: float | None = None
+    recordings: Recordings,
+    *,
+    flag_outliers: bool = True,
+    noise: float | None = None,
+    fill_masked: bool = False,
 ) -> FillSettings:
     """Settings to fill recordings without a model.
 
@@ -119,6 +128,7 @@ def thin_plate(
         repair=repair,
         spec=spec,
         noise=(noise or "usual") if flag_outliers else None,
+        fill_masked=fill_masked,
         provenance={"method": "thin plate"},
         fit=fit,
     )
@@ -130,6 +140,8 @@ class Gaps(NamedTuple):
     fields: Float[Tensor, "t c y x"]
     fluid: Bool[Tensor, "t y x"]
     """Outside the bodies of recording and model."""
+    masked: Bool[Tensor, "t y x"]
+    """Known in no frame, and left so."""
     missing: Bool[Tensor, "t y x"]
     flagged: Bool[Tensor, "t y x"]
     sound: Bool[Tensor, "t y x"]
@@ -152,6 +164,9 @@ class Filler:
         self.moved = 0
         noise, velocity = settings.noise, settings.spec.velocity
         self.noise = usual_noise(base, velocity or ()) if noise == "usual" else noise
+        self.masked = torch.zeros(base.spec.grid.shape, dtype=torch.bool)
+        if not settings.fill_masked and base.num_frames >= _LEAST_FRAMES:
+            self.masked = ~torch.stack([_known(base, f).any(0) for f in frame_blocks(base)]).any(0)
 
     def find_gaps(self, frames: slice) -> Gaps:
         """Find the vectors of frames that are missing or do not fit their neighbours."""
@@ -159,16 +174,17 @@ class Filler:
         fields = base.read(frames).to("cpu", torch.float32)
         outside = replace(base, valid=None).known(frames).cpu()
         fluid = outside if spec.grid.body is None else outside & ~spec.grid.body
-        known = base.known(frames).cpu() & fields.isfinite().all(1)
+        known = _known(base, frames, fields)
         usable = fluid & known
         flagged = torch.zeros_like(usable)
         if noise is not None and spec.velocity is not None:
             vectors = fields[:, list(spec.velocity)]
             flagged = flag_outliers(vectors, noise=noise, known=usable)
-        sound, missing = usable & ~flagged, fluid & ~usable
+        masked = fluid & self.masked
+        sound, missing = usable & ~flagged, fluid & ~usable & ~masked
         replaced = (missing | flagged) & sound.any(2).any(1)[:, None, None]
         lost = outside & ~(known | replaced)
-        return Gaps(fields, fluid, missing, flagged, sound, replaced, lost)
+        return Gaps(fields, fluid, masked, missing, flagged, sound, replaced, lost)
 
     def fill(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
         """Return fields of frames with their gaps filled."""
@@ -207,6 +223,12 @@ class Filler:
         return replaced if before is None else replaced | read_mask(before, frames).cpu()
 
 
+def _known(base: Trajectory, frames: slice, fields: Tensor | None = None) -> Tensor:
+    """Where vectors of frames are known and finite."""
+    fields = base.read(frames) if fields is None else fields
+    return base.known(frames).cpu() & fields.isfinite().all(1).cpu()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Example:
     """One frame before and after."""
@@ -228,6 +250,8 @@ class FillReport:
 
     vectors: int
     """Points outside bodies, over all frames."""
+    masked: int
+    """Known in no frame of their recording; they stay empty."""
     missing: int
     flagged: int
     filled: int
@@ -275,6 +299,7 @@ def fill_recordings(
     worst = max(range(len(counts)), key=lambda i: counts[i]["most"])
     return FillReport(
         vectors=total["fluid"],
+        masked=total["masked"],
         missing=total["missing"],
         flagged=total["flagged"],
         filled=total["replaced"],
@@ -293,7 +318,7 @@ def _count(filler: Filler) -> Counter[str]:
     counts: Counter[str] = Counter()
     for frames in frame_blocks(filler.base):
         gaps = filler.find_gaps(frames)
-        for name in ("fluid", "missing", "flagged", "replaced", "lost"):
+        for name in ("fluid", "masked", "missing", "flagged", "replaced", "lost"):
             counts[name] += int(getattr(gaps, name).sum())
         most, frame = gaps.replaced.sum((1, 2)).max(0)
         if int(most) > counts["most"]:
@@ -305,6 +330,8 @@ def _nothing_to_fill(path: Path, counts: Counter[str], noise: float | None) -> s
     if counts["missing"]:
         return f"{path}: nothing to fill from: frames with missing vectors have no other vector"
     where = f"{path}: nothing to fill: no vector is missing"
+    if counts["masked"]:
+        where += " (except at points that no frame knows, which --fill-masked fills)"
     if noise is None:
         return f"{where}, and outliers were not tested"
     return f"{where} or flagged; a noise level below {noise:.3g} flags more"
@@ -319,6 +346,7 @@ def _describe(recordings: Recordings, filler: Filler, counts: Counter[str]) -> T
         **{key: value for key, value in base.local.items() if key not in IDENTITY},
     }
     local["filling"] = {
+        "masked": counts["masked"],
         "missing": counts["missing"],
         "flagged": counts["flagged"],
         "filled": counts["replaced"],
@@ -346,6 +374,6 @@ def _example(filler: Filler, frame: int) -> Example:
         after=Filler(filler.base, filler.settings, lambda share: None).fill(frames)[0],
         missing=gaps.missing[0],
         flagged=gaps.flagged[0],
-        body=~gaps.fluid[0],
+        body=(~gaps.fluid | gaps.masked)[0],
         length_unit=filler.base.length_unit,
     )

@@ -20,6 +20,8 @@ from pibert.data.views import MappedFrames, scale_channels
 from pibert.fields import Trajectory
 
 VELOCITY = ("u", "v", "w")
+UNCERTAINTY = {f"uncertainty_{name}": name for name in VELOCITY}
+"""Channels with the uncertainty of a velocity component, and that component."""
 UNKNOWN = (None, "1", "unknown")
 """Units of data that state none."""
 _LENGTHS = {
@@ -102,6 +104,20 @@ def parse_unit(text: str | None, more: Mapping[str, Unit] = {}) -> Unit | None:
         elif name is not None:
             return None
     return None if unit.is_like(0, 0) else unit
+
+
+def has_velocity_unit(channel: str) -> bool:
+    """Whether a channel is a velocity component or its uncertainty."""
+    return channel in VELOCITY or channel in UNCERTAINTY
+
+
+def share_units(channels: Sequence[str], units: Sequence[str]) -> tuple[str, ...]:
+    """Return the units, those of uncertainties that state none being those of their components."""
+    stated = dict(zip(channels, units, strict=True))
+    return tuple(
+        stated.get(UNCERTAINTY.get(channel, ""), unit) if unit in UNKNOWN else unit
+        for channel, unit in stated.items()
+    )
 
 
 def names_pixels(unit: str | None) -> bool:

@@ -485,6 +485,11 @@ def _modes(
         spods = spod(found.coefficients, dt, segment)
     except ValueError as error:
         notes.append(str(error))
+    if options.rank > (most := len(fields) // 2):
+        notes.append(
+            f"DMD uses {counted(most, 'POD mode')} of {counted(len(fields), 'frame')}: with more "
+            "it becomes a Fourier transform of the record; record longer, or give a lower --rank"
+        )
     dynamics = dmd(found.coefficients, dt, options.rank)
     amplitude = dynamics.amplitude / math.sqrt(int(points.sum()))  # over the field
     return found, spods, replace(dynamics, amplitude=amplitude)

@@ -123,15 +123,22 @@ def spod(coefficients: Float[Tensor, "t r"], dt: float, segment: int) -> SPOD:
 
 
 def dmd(coefficients: Float[Tensor, "t r"], dt: float, rank: int) -> DMD:
-    """Fit a linear operator of this rank at most to POD coefficients, dt apart."""
+    """Fit a linear operator to POD coefficients, dt apart.
+
+    It has this rank at most, and that of half the frames: with as many modes as frames, DMD of
+    fluctuations is a Fourier transform (Chen, Tu, Rowley, J. Nonlinear Sci. 22 (2012) 887).
+    """
     states = States(coefficients.shape[1], coefficients.shape[1], coefficients.device)
     states.add(coefficients[:-1], coefficients[1:])
-    basis, operator = states.reduce(min(rank, len(coefficients) - 1))
+    basis, operator = states.reduce(min(rank, len(coefficients) // 2))
     values, vectors = torch.linalg.eig(operator)
     coordinates = torch.linalg.solve(vectors, (coefficients @ basis.T).T.to(vectors))  # (n, t)
-    rms = coordinates.abs().square().mean(1).sqrt()
     kept = values.imag >= 0
-    amplitude = rms * torch.where(values.imag > 0, math.sqrt(2), 1.0)
+    # Of a pair c v + conj(c v): twice the real part, whose square has a cross term as v and its
+    # conjugate are not orthogonal.
+    squares = coordinates.abs().square().mean(1)
+    cross = (coordinates.square().mean(1) * vectors.square().sum(0)).real
+    amplitude = torch.where(values.imag > 0, 2 * (squares + cross), squares).clamp(min=0).sqrt()
     order = torch.argsort(torch.where(kept, amplitude, -1.0), descending=True)[: int(kept.sum())]
     return DMD(
         frequency=values.angle()[order] / (2 * math.pi * dt),

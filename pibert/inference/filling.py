@@ -17,7 +17,12 @@ _OTHER_UNITS = 0.9
 
 
 def fill_settings(
-    predictor: Predictor, folder: Path, *, flag_outliers: bool = True, noise: float | None = None
+    predictor: Predictor,
+    folder: Path,
+    *,
+    flag_outliers: bool = True,
+    noise: float | None = None,
+    fill_masked: bool = False,
 ) -> FillSettings:
     """Settings to fill recordings with the reconstruction head of a model.
 
@@ -26,6 +31,7 @@ def fill_settings(
         folder: Of the model.
         flag_outliers: Whether vectors that do not fit their neighbours are replaced.
         noise: Accepted fluctuation of the velocity; None: a tenth of its deviation in a recording.
+        fill_masked: Also fill points that no frame of a recording knows.
     """
     if not predictor.card["trained"]["reconstruct"]:
         remedy = "pretrain one: pibert pretrain --config FILE --out RUN"
@@ -46,6 +52,7 @@ def fill_settings(
         spec=spec,
         history=predictor.history,
         noise=("usual" if noise is None else noise) if flag_outliers else None,
+        fill_masked=fill_masked,
         provenance={"model": folder.resolve().name, "weights_sha256": weights},
         fit=fit_to(spec, predictor.history),
     )

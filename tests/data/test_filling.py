@@ -41,7 +41,11 @@ class Sevens:
 
 
 def settings(trajectory: Trajectory, **changes: Any) -> FillSettings:
-    given: dict[str, Any] = {"repair": Sevens(), "spec": trajectory.spec} | changes
+    given: dict[str, Any] = {
+        "repair": Sevens(),
+        "spec": trajectory.spec,
+        "fill_masked": True,
+    } | changes
     return FillSettings(fit=fit_to(given["spec"], given.get("history", 1)), **given)
 
 
@@ -66,10 +70,34 @@ def test_missing_vectors_are_filled_and_all_others_keep_their_bits(tmp_path: Pat
     assert written.valid is None
     assert torch.equal(written.measured(), ~gaps)
     assert (report.vectors, report.missing, report.flagged, report.filled) == (5 * 216, 11, 0, 11)
-    assert written.local["filling"] == {"missing": 11, "flagged": 0, "filled": 11, "noise": None}
+    counts = {"masked": 0, "missing": 11, "flagged": 0, "filled": 11}
+    assert written.local["filling"] == {**counts, "noise": None}
     assert written.local["stride"] == 1 and written.local["file"] == "flow.h5"
     assert (report.example.frame, int(report.example.missing.sum())) == (1, 10)
     assert torch.equal(report.example.after, expected[1])
+
+
+def test_points_that_no_frame_knows_stay_empty_unless_they_are_wanted(tmp_path: Path) -> None:
+    states, valid = smooth(), torch.ones(5, *SHAPE, dtype=torch.bool)
+    masked = torch.zeros(SHAPE, dtype=torch.bool)
+    masked[2:5, 6:10] = True  # a mask of the PIV program
+    valid[:, masked] = False
+    valid[3, 8, 2] = False
+    trajectory = make_trajectory(states=states, valid=valid)
+    report, written = fill(trajectory, tmp_path / "out.h5", settings(trajectory, fill_masked=False))
+    assert (report.masked, report.missing, report.filled) == (5 * 12, 1, 1)
+    assert torch.equal(written.known(), ~masked.expand(5, *SHAPE))
+    assert torch.equal(report.example.body, masked)
+    report, written = fill(trajectory, tmp_path / "all.h5")
+    assert report.filled == 5 * 12 + 1 and bool(written.known().all())
+
+
+def test_a_short_recording_has_no_masked_points(tmp_path: Path) -> None:
+    states, valid = smooth(frames=2), torch.ones(2, *SHAPE, dtype=torch.bool)
+    valid[:, 3, 3] = False  # by chance
+    trajectory = make_trajectory(states=states, valid=valid)
+    report, _ = fill(trajectory, tmp_path / "out.h5", settings(trajectory, fill_masked=False))
+    assert (report.masked, report.filled) == (0, 2)
 
 
 def test_spurious_vectors_are_replaced_and_the_change_is_reported(tmp_path: Path) -> None:

@@ -38,6 +38,26 @@ def test_dmd_finds_frequencies_and_growth_rates() -> None:
     assert_close(found.amplitude[0], rms, rtol=1e-6)
 
 
+def test_the_amplitude_of_a_mode_is_what_its_pair_adds() -> None:
+    """Also where a mode and its conjugate are nearly parallel, so that they nearly cancel."""
+    times = DT * torch.arange(80).double()
+    slow = torch.exp(-0.5 * times) * torch.cos(0.05 * times)
+    parallel = slow[:, None] * torch.tensor([3.0, 4.0, 0.0]).double()
+    other = torch.exp(-0.5 * times) * torch.sin(0.05 * times)
+    flow = parallel + 0.02 * other[:, None] * torch.tensor([0.0, 0.0, 5.0]).double()
+    found = dmd(flow, DT, rank=2)
+    assert len(found.amplitude) == 1
+    assert_close(found.amplitude[0], flow.square().sum(1).mean().sqrt(), rtol=1e-6)
+
+
+def test_dmd_of_few_frames_is_no_fourier_transform() -> None:
+    generator = torch.Generator().manual_seed(2)
+    noise = torch.randn(12, POINTS, generator=generator).double()
+    found = dmd(pod(noise - noise.mean(0)).coefficients, DT, rank=20)
+    assert len(found.frequency) <= 6
+    assert float(found.growth.abs().max()) > 1e-3 / DT
+
+
 def test_spod_separates_two_frequencies_that_pod_mixes() -> None:
     generator = torch.Generator().manual_seed(0)
     length, frames = 64, 1024

@@ -54,7 +54,7 @@ from pibert.data.readers.shared.naming import (
     standard_unit,
 )
 from pibert.data.readers.shared.series import Plane, Series, open_series
-from pibert.data.units import VELOCITY
+from pibert.data.units import VELOCITY, has_velocity_unit
 
 HINTS = ("channels", "shape")
 MEASURED = True
@@ -227,7 +227,7 @@ class VectorField:
         self.valid = valid if marks.valid is None else marks.valid & valid
         # A velocity in pixels is the displacement of a pair of images.
         self.units = {
-            name: "px/frame" if name in VELOCITY and unit == "px" else unit
+            name: "px/frame" if has_velocity_unit(name) and unit == "px" else unit
             for name in self.fields
             if (unit := columns[name][1]) is not None
         }

@@ -129,6 +129,21 @@ def test_an_ambiguous_mask_is_not_used(tmp_path: Path) -> None:
     assert any("'mask' was not used" in note for note in recordings.notes)
 
 
+def test_a_mask_of_the_wrong_shape_is_refused_unless_the_user_names_the_arrays(
+    tmp_path: Path,
+) -> None:
+    flow = fields()
+    wrong = {**flow, **AXES, "valid": np.ones((len(T), 4, 7), bool)}
+    with pytest.raises(SourceError, match="valid") as refusal:
+        saved(tmp_path, **wrong)
+    for words in ("4, 7)", "5, 7)", "--channels"):
+        assert words in str(refusal.value)
+    with pytest.raises(SourceError, match="valid"):
+        saved(tmp_path, Hints(channels={"u": "u", "v": "v", "valid": "valid"}), **wrong)
+    recordings = saved(tmp_path, Hints(channels={"u": "u", "v": "v"}), **wrong)
+    assert any("valid" in note for note in recordings.notes)
+
+
 def test_the_user_selects_channels(tmp_path: Path) -> None:
     flow = fields()
     named = {"a": flow["u"], "b": flow["v"], "c": flow["u"]}

@@ -123,6 +123,21 @@ def test_a_scale_needs_a_delay_and_vice_versa() -> None:
     assert_velocity(flow, read_columns("openpiv.txt"), 7, 1.0)
 
 
+def test_uncertainties_are_calibrated_like_their_components(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.uniform(1, 2, (3, 5, 7)) for name in ("u", "v", "uncertainty_u", "snr")}
+    path = tmp_path / "flow.npz"
+    np.savez(path, **arrays, x=16.0 * np.arange(7), y=16.0 * np.arange(5), t=np.arange(3.0))
+    channels = {name: name for name in arrays}
+    (flow,) = opened(path, channels=channels, scale="0.05mm/px", pulse_delay="1ms")
+    assert flow.spec.units == ("m/s", "m/s", "m/s", "1")
+    factors = torch.tensor([0.05, 0.05, 0.05, 1.0])[:, None, None]
+    wanted = factors * torch.from_numpy(np.stack(list(arrays.values()), 1)).float()
+    torch.testing.assert_close(flow.read(), wanted, rtol=1e-5, atol=0)
+    (stated,) = opened(path, channels=channels, unit="mm/s", length_unit="mm")
+    assert stated.spec.units[2] == stated.spec.units[0]
+
+
 def test_pixels_cannot_be_declared_as_metres_per_second() -> None:
     with pytest.raises(SourceError, match="u in px/frame") as refusal:
         opened(FILES / "tsi_pixels.vec", unit="m/s")

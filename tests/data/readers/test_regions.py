@@ -258,6 +258,17 @@ def test_rotations_that_cannot_be_exact_are_refused() -> None:
         rotate_recordings(recorded(directed), 90)[0]
 
 
+def test_uncertainties_turn_with_their_components_and_keep_their_sign() -> None:
+    flow = make_trajectory(channels=("u", "v", "uncertainty_u", "uncertainty_v"))
+    turned = rotate_recordings(recorded(flow), 90)[0]
+    before = torch.rot90(flow.read(), -1, (-2, -1))
+    signs = torch.tensor([-1.0, 1.0, 1.0, 1.0])[:, None, None]
+    assert torch.equal(turned.read(), before[:, [1, 0, 3, 2]] * signs)
+    alone = make_trajectory(channels=("u", "v", "uncertainty_u"))
+    with refused("uncertainty_u", "--channels"):
+        rotate_recordings(recorded(alone), 90)[0]
+
+
 def test_concentrations_called_u_and_v_do_not_turn_as_vectors() -> None:
     flow = replace(turning_flow(), spec=replace(turning_flow().spec, family=None))
     turned = rotate_recordings(recorded(flow), 90, "gray-scott")[0]

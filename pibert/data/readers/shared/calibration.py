@@ -20,6 +20,7 @@ from pibert.data.units import (
     UNKNOWN,
     VELOCITY,
     Unit,
+    has_velocity_unit,
     looks_like_pixels,
     names_pixels,
     parse_duration,
@@ -203,9 +204,9 @@ def _units(trajectory: Trajectory, given: Mapping[str, Numbers]) -> dict[str, st
     units: dict[str, str | None] = {"x": length, "y": length}
     for channel, unit in zip(spec.channels, spec.units, strict=True):
         found = parse_unit(unit, _PLAIN)
-        if channel in VELOCITY and unit in UNKNOWN and given:
+        if has_velocity_unit(channel) and unit in UNKNOWN and given:
             unit = "px/frame"
-        elif channel in VELOCITY and found is not None and found.is_like(1, 0):
+        elif has_velocity_unit(channel) and found is not None and found.is_like(1, 0):
             unit = f"{unit}/frame"
         units[channel] = unit
     return units

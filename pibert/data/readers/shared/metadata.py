@@ -36,6 +36,7 @@ from pibert.data.units import (
     names_pixels,
     parse_unit,
     same_unit,
+    share_units,
 )
 from pibert.fields import Boundary, FieldSpec, Sides, Trajectory
 from pibert.notes import warn
@@ -202,8 +203,6 @@ def _with_seconds(trajectory: Trajectory, hints: Hints) -> Trajectory:
 
 def _with_units(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
     spec = trajectory.spec
-    if not (hints.unit or hints.length_unit or hints.time_unit):
-        return trajectory
 
     def settle(option: str, what: str, stated: str | None) -> str | None:
         """Return the user's unit, unless it contradicts the one that the data state."""
@@ -228,7 +227,7 @@ def _with_units(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Traje
     )
     return replace(
         trajectory,
-        spec=replace(spec, units=units),
+        spec=replace(spec, units=share_units(spec.channels, units)),
         length_unit=settle("length_unit", "lengths", trajectory.length_unit),
         time_unit=settle("time_unit", "times", trajectory.time_unit),
     )

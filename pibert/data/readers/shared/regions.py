@@ -385,7 +385,12 @@ def rotate_trajectory(flow: Trajectory, turns: int, family: str | None = None) -
     spec, grid = flow.spec, flow.spec.grid
     stated = spec if family in (None, NO_FAMILY) else replace(spec, family=family)
     pair = stated.velocity or ()
-    odd = [n for i, n in enumerate(spec.channels) if i not in pair and _DIRECTED.fullmatch(n)]
+    names = spec.channels
+    pairs = [(pair, -1.0)] if pair else []
+    if pair and {"u", "v", "uncertainty_u", "uncertainty_v"} <= set(names):  # without a sign
+        pairs.append(((names.index("uncertainty_u"), names.index("uncertainty_v")), 1.0))
+    turned = {index for each, _ in pairs for index in each}
+    odd = [n for i, n in enumerate(names) if i not in turned and _DIRECTED.fullmatch(n)]
     if pair and odd:
         raise ValueError(
             f"trajectory {flow.name!r}: channel {odd[0]!r} depends on the direction, and how it "
@@ -398,9 +403,9 @@ def rotate_trajectory(flow: Trajectory, turns: int, family: str | None = None) -
         x, y = -(y + (ny - 1) * dy), x
         (ny, nx), (dx, dy) = (nx, ny), (dy, dx)
         sides = Sides(left=sides.top, right=sides.bottom, bottom=sides.left, top=sides.right)
-        if pair:
-            u, v = pair
-            (order[u], order[v]), (signs[u], signs[v]) = (order[v], order[u]), (-signs[v], signs[u])
+        for (u, v), sign in pairs:
+            order[u], order[v] = order[v], order[u]
+            signs[u], signs[v] = sign * signs[v], signs[u]
     degrees = (before["degrees"] + 90 * turns) % 360
     local = {**flow.local, "rotate": {**before, "degrees": degrees}}
     if not degrees:  # the origin without rounding errors

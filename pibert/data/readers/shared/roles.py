@@ -33,6 +33,10 @@ _UNITS = {
 STEPS = {"dt": "dt", "deltat": "dt", "timestep": "dt", "dx": "dx", "dy": "dy"}
 STEPS |= {"re": "Re", "reynolds": "Re", "reynoldsnumber": "Re"}
 """Names of single numbers."""
+_REMEDY = (
+    "name the channels (--channels u=NAME,v=NAME, in Python channels={'u': 'NAME'}), or the order of "
+    "the axes (--axes tcyx, in Python axes='tcyx'); stack frames that are separate arrays"
+)
 _PACKED = ("uv", "uvp", "uvw", "velocity", "vel", "fields", "field", "data", "states", "solution")
 FLAGS = {
     **dict.fromkeys(("outlier", "outliers", "invalid"), ("valid", False)),
@@ -268,7 +272,9 @@ class Roles:
                 shapes = f"{chosen[first[0]][0].shape} and {shape}"
                 raise self._error(f"{first[0]!r} and {our!r} differ in shape, {shapes}")
             if 0 in shape:
-                raise self._error(f"{key!r} is empty")
+                raise self._error(
+                    f"{key!r} is empty: expected at least one frame", "name a recording with frames"
+                )
             count = shape[axes.index("c")] if "c" in axes else 1
             if channel is None and count > 1:
                 raise self._error(
@@ -343,18 +349,25 @@ class Roles:
             if variable.axes is not None:
                 orders = [variable.axes]
             fitting = [order for order in orders if (*map(self.size.get, order),) == variable.shape]
-            if not fitting or kind in found:
-                self.notes.append(f"the mask {variable} was not used: its shape does not fit")
+            if kind in found:
+                self.notes.append(f"the mask {variable} was not used: there is another one")
+                continue
+            if not fitting:
+                fields = tuple(self.size[axis] for axis in axes if axis in "btyx")
+                problem = f"the mask {variable} does not fit the fields of shape {fields}"
+                if not self._named or variable.key in hinted.values():
+                    raise self._error(
+                        problem, "correct its shape, or name only what to read (--channels u=u,v=v)"
+                    )
+                self.notes.append(f"{problem}: not used")
                 continue
             found[kind] = Piece(variable.key, fitting[0]), marks
         return found
 
-    def _error(self, problem: str) -> SourceError:
+    def _error(self, problem: str, remedy: str = _REMEDY) -> SourceError:
         listed, more = self._listed[:12], len(self._listed) - 12
         listed += [f"and {more} more"] if more > 0 else []
         return SourceError(
-            f"{self.path}: {problem}. There is: {'; '.join(listed) or 'nothing'}. Name the "
-            "channels (--channels u=NAME,v=NAME, in Python channels={'u': 'NAME'}), or the order "
-            "of the axes (--axes tcyx, in Python axes='tcyx'); stack frames that are "
-            "separate arrays"
+            f"{self.path}: {problem}. There is: {'; '.join(listed) or 'nothing'}. "
+            f"{remedy[0].upper()}{remedy[1:]}"
         )

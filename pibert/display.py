@@ -26,7 +26,10 @@ class Picture:
 
 
 def draw(function: Callable[[Path], Any], path: Path | str | None = None) -> Picture:
-    """The picture that a function writes to a file; kept in a file only if a path is given."""
+    """The picture that a function writes to a file; kept in a file only if a path is given.
+
+    The suffix of the path names the format of the file (.png, .pdf or .svg).
+    """
     if path is not None:
         function(path := Path(path))
         if path.suffix.lower() == ".png":

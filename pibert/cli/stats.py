@@ -54,6 +54,7 @@ def stats(
     format_: Annotated[
         str, option("Write fields in this format.", "--format", metavar=name_formats())
     ] = "h5",
+    figures: Annotated[str, option("Draw pictures in this format.", metavar="png|pdf|svg")] = "png",
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
@@ -71,6 +72,7 @@ def stats(
     from pibert.notes import Notes
 
     options.choice("--format", f".{format_}", WRITERS)
+    options.choice("--figures", figures, ("png", "pdf", "svg"))
     settings = StatsOptions(
         probes=tuple(_point(text) for text in probe or ()),
         period=period,
@@ -86,7 +88,7 @@ def stats(
     for note in (*recordings.notes, *map(str, notes)):
         say(console, f"Note: {note}")
     found = flow_statistics(flow, settings)
-    written = [] if out is None else _write(out, found, modes, f".{format_}")
+    written = [] if out is None else _write(out, found, modes, f".{format_}", figures)
     if as_json:
         return show_json({**found.summary(), "written": [str(file) for file in written]})
     _show(console, found)
@@ -114,7 +116,7 @@ def _check_folder(out: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{out} holds other files; choose another folder")
 
 
-def _write(out: Path, found: "FlowStatistics", modes: int, suffix: str) -> list[Path]:
+def _write(out: Path, found: "FlowStatistics", modes: int, suffix: str, figures: str) -> list[Path]:
     """Write all files or none."""
     import json
 
@@ -131,7 +133,7 @@ def _write(out: Path, found: "FlowStatistics", modes: int, suffix: str) -> list[
             (folder / f"{title}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         for title, recording in fields_of(found, modes).items():
             write_trajectories(folder / f"{title}{suffix}", [recording])
-        draw_statistics(folder, found)
+        draw_statistics(folder, found, figures)
         (folder / _SUMMARY).write_text(json.dumps(found.summary(), indent=1) + "\n")
         if out.exists():
             shutil.rmtree(out)

@@ -25,6 +25,11 @@ from pibert.data.writers import PICTURES
 from pibert.fields import FieldSpec, Grid
 from pibert.physics import derivatives
 
+FORMATS = ("png", "pdf", "svg")
+"""Formats of a figure in a file of its own."""
+_PUBLICATION = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "pibert"}
+"""Text stays text in vector files, and the same figure gives the same bytes."""
+_NO_DATES = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 DPI, FILM_DPI = 150, 100
 PANEL = 2.6
 """Inches of the longer side of a panel."""
@@ -232,8 +237,14 @@ def write_film(
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
-    """Write a picture; a reader never sees half of one."""
-    file = io.BytesIO()
-    figure.savefig(file, format=path.suffix[1:].lower())
-    replace_file(path, file.getvalue())
+    """Write a picture in the format of its suffix; a reader never sees half of one."""
+    replace_file(path, encode_figure(figure, path.suffix.lower().lstrip(".")))
     return path
+
+
+def encode_figure(figure: Figure, file_format: str, dpi: int = DPI) -> bytes:
+    """A figure as a file of one of ``FORMATS``."""
+    file = io.BytesIO()
+    with matplotlib.rc_context(_PUBLICATION):  # type: ignore[arg-type]
+        figure.savefig(file, format=file_format, dpi=dpi, metadata=_NO_DATES.get(file_format))
+    return file.getvalue()

@@ -14,6 +14,7 @@ from torch import Tensor
 from pibert.evaluation.flow_statistics import FlowStatistics
 from pibert.evaluation.measure import velocity_unit
 from pibert.report.figures import (
+    FORMATS,
     GREY,
     NORMAL,
     SIGNED,
@@ -35,8 +36,10 @@ _ARROWS = 22
 _MODES = 4
 
 
-def draw_statistics(folder: Path, found: FlowStatistics) -> list[Path]:
-    """Draw a PNG file of each subject that was computed into a folder."""
+def draw_statistics(
+    folder: Path, found: FlowStatistics, file_format: str = FORMATS[0]
+) -> list[Path]:
+    """Draw a file of each subject that was computed into a folder."""
     figures = {"mean": _draw_mean(found), "fluctuations": _draw_fluctuations(found)}
     if found.spectra is not None:
         figures["spectra"] = _draw_spectra(found)
@@ -50,7 +53,10 @@ def draw_statistics(folder: Path, found: FlowStatistics) -> list[Path]:
         figures["dmd"] = _draw_dmd(found)
     for figure in figures.values():
         figure.suptitle(f"{found.flow.name}, {found.flow.num_frames} frames", fontsize=NORMAL)
-    return [write_figure(f, picture_path(folder / f"{name}.png")) for name, f in figures.items()]
+    return [
+        write_figure(figure, picture_path(folder / f"{name}.{file_format}"))
+        for name, figure in figures.items()
+    ]
 
 
 def _map(
@@ -143,7 +149,7 @@ def _draw_spectra(found: FlowStatistics) -> Figure:
     if spectra.dominant is not None:
         label = f"dominant: {spectra.dominant:.4g} {found.frequency_unit}"
         ax.axvline(spectra.dominant, color="0.5", lw=0.8, ls="--", label=label)
-    ax.tick_params(labelsize=SMALL)
+    ax.tick_params(which="both", labelsize=SMALL)
     unit = velocity_unit(found.spec)
     density = "power spectral density" + ("" if unit == "1" else f" [({unit})²·{_time(found)}]")
     title = f"spectra at {len(spectra.probes)} probes (thin) and their mean"

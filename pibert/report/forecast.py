@@ -38,6 +38,7 @@ from pibert.evaluation.measure import gradient_unit, velocity_unit
 from pibert.fields import Grid
 from pibert.report.figures import (
     ERRORS,
+    FORMATS,
     NORMAL,
     PANEL,
     SIGNED,

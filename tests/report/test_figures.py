@@ -40,8 +40,17 @@ def test_a_picture_is_written_whole_and_replaces_an_older_one(tmp_path: Path) ->
     assert head.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">II", head[16:24]) == (2 * DPI, DPI)
     assert os.listdir(path.parent) == ["flow.png"]
-    with pytest.raises(ValueError, match=r"\.png, found 'flow\.gif'"):
+    with refused(".png", ".pdf", "flow.gif"):
         picture_path(tmp_path / "flow.gif")
+
+
+@pytest.mark.parametrize(("suffix", "head"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_vector_pictures_are_the_same_bytes_each_time(
+    tmp_path: Path, suffix: str, head: bytes
+) -> None:
+    path = picture_path(tmp_path / f"flow.{suffix}")
+    first, second = (write_figure(blank(2, 1), path).read_bytes() for _ in range(2))
+    assert first.startswith(head) and first == second
 
 
 # Filled frames

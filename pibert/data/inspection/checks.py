@@ -388,7 +388,8 @@ def _points(facts: Survey) -> Iterator[Finding]:
             "outliers",
             f"{facts.outliers:.1%} of the vectors are far from the median of their neighbours",
             "they are spurious vectors, or structures of one or two cells",
-            "mark them as not valid before training; see the picture",
+            "see the picture; replace them: "
+            f"pibert fill {shlex.quote(facts.path)} --out OUT.h5, with the options you gave here",
             serious=facts.outliers > 4 * _OUTLIERS,
         )
     if gridding.get("method", "none") != "none":

@@ -226,12 +226,15 @@ class Tally:
             self.fill[i] = _fill_value(channel) or self.fill[i]
 
     def _add_vectors(self, vectors: Tensor, known: Tensor, noise: float | None) -> None:
-        if min(self.grid.shape) >= 5:
-            self.fine += _gradient_sums(vectors, self.grid, known)
-            self.averaged += _gradient_sums(vectors, self.grid, known, average=True)
+        sound = known
         if noise is not None:
+            flagged = flag_outliers(vectors, noise=noise, known=known)
             self.counts["tested"] += int(known.sum())
-            self.counts["outliers"] += int(flag_outliers(vectors, noise=noise, known=known).sum())
+            self.counts["outliers"] += int(flagged.sum())
+            sound = known & ~flagged  # a few outliers would dominate the gradients
+        if min(self.grid.shape) >= 5:
+            self.fine += _gradient_sums(vectors, self.grid, sound)
+            self.averaged += _gradient_sums(vectors, self.grid, sound, average=True)
 
     def facts(self) -> dict[str, Any]:
         """The attributes of a ``Survey`` that depend on the frames."""

@@ -90,6 +90,11 @@ _ADVICE = {
     (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".bz2", ".xz"): "unpack it first",
     (".set",): "name the folder of its .vc7 files instead",
     (".plt", ".szplt"): "binary Tecplot files are not read; export them as text, VTK or MATLAB",
+    (
+        ".xdmf",
+        ".xmf",
+    ): "XDMF is written for other programs, but not read; give the file it was "
+    "made from, or write .pvd, which is read",
     (".cgns", ".cas", ".case", ".encas"): "export it as VTK (ParaView does)",
     (".xlsx", ".xls", ".ods"): "save the sheet as .csv",
     (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".avi", ".mp4"): "an image is not a flow "

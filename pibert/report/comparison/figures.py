@@ -11,9 +11,6 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
 from pibert.report.comparison import (
     errors,
     fields,
@@ -28,13 +25,9 @@ from pibert.report.comparison import (
 )
 from pibert.report.comparison.plots import Animation, Plot
 from pibert.report.comparison.results import DatasetResults
-from pibert.report.figures import DPI
+from pibert.report.figures import DPI, encode_figure
 
 Maker = Callable[[DatasetResults], Plot | Animation | None]
-FORMATS = ("pdf", "svg", "png")
-"""Of figures as files of their own."""
-_PUBLICATION = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "pibert"}
-"""Text stays text, which journals ask for, and the same figure gives the same file."""
 FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Rollout", time.rollout),
     ("Rollout", time.stable_horizon),
@@ -132,13 +125,5 @@ def _encoded(plot: Plot | Animation, empty: Picture, file_format: str | None) ->
         content, mime = file.getvalue(), "image/webp"
         width, height = (round(96 * inches) for inches in plot.figure.get_size_inches())
         if file_format is not None:
-            empty = empty._replace(file=_as_file(plot.figure, file_format))
+            empty = empty._replace(file=encode_figure(plot.figure, file_format, 300))
     return empty._replace(data=content, mime=mime, width=width, height=height, caption=plot.caption)
-
-
-def _as_file(figure: Figure, file_format: str) -> bytes:
-    file = io.BytesIO()
-    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    with rc_context(_PUBLICATION):  # type: ignore[arg-type]
-        figure.savefig(file, format=file_format, dpi=300, metadata=dates.get(file_format))
-    return file.getvalue()

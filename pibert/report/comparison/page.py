@@ -19,7 +19,6 @@ from pibert.data.partial import remove_leftovers, replace_file
 from pibert.report.comparison import text
 from pibert.report.comparison.figures import (
     FIGURES,
-    FORMATS,
     Maker,
     Picture,
     draw_figures,
@@ -28,6 +27,7 @@ from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import DAGGER, Cell, slug
 from pibert.report.comparison.tables import benchmarks, tables_of
 from pibert.report.comparison.tables.ranking import overview
+from pibert.report.figures import FORMATS
 
 SECTIONS = {
     "Ranking": "Ranked summary",

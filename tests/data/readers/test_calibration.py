@@ -125,7 +125,9 @@ def test_a_scale_needs_a_delay_and_vice_versa() -> None:
 
 def test_uncertainties_are_calibrated_like_their_components(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    arrays = {name: rng.uniform(1, 2, (3, 5, 7)) for name in ("u", "v", "uncertainty_u", "snr")}
+    arrays: dict[str, Any] = {
+        name: rng.uniform(1, 2, (3, 5, 7)) for name in ("u", "v", "uncertainty_u", "snr")
+    }
     path = tmp_path / "flow.npz"
     np.savez(path, **arrays, x=16.0 * np.arange(7), y=16.0 * np.arange(5), t=np.arange(3.0))
     channels = {name: name for name in arrays}

@@ -159,9 +159,10 @@ def doubt_pixels(trajectory: Trajectory, hints: Hints) -> list[str]:
     if (unstated and looks_like_pixels(steps, origin)) or (
         declared and not scaled and looks_like_pixels(steps, origin, least=4)
     ):
+        otherwise = "give --unit and --length-unit" if unstated else "nothing is wrong"
         return [
             f"positions {steps[0]:g} x {steps[1]:g} apart look like pixels ({stated}): if so, "
-            f"{advise({})}; else give --unit and --length-unit"
+            f"{advise({})}; else {otherwise}"
         ]
     return []
 

@@ -34,8 +34,8 @@ STEPS = {"dt": "dt", "deltat": "dt", "timestep": "dt", "dx": "dx", "dy": "dy"}
 STEPS |= {"re": "Re", "reynolds": "Re", "reynoldsnumber": "Re"}
 """Names of single numbers."""
 _REMEDY = (
-    "name the channels (--channels u=NAME,v=NAME, in Python channels={'u': 'NAME'}), or the order of "
-    "the axes (--axes tcyx, in Python axes='tcyx'); stack frames that are separate arrays"
+    "name the channels (--channels u=NAME,v=NAME, in Python channels={'u': 'NAME'}), or the order "
+    "of the axes (--axes tcyx, in Python axes='tcyx'); stack frames that are separate arrays"
 )
 _PACKED = ("uv", "uvp", "uvw", "velocity", "vel", "fields", "field", "data", "states", "solution")
 FLAGS = {

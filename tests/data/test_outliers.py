@@ -14,7 +14,8 @@ from pibert.data.format import write
 from pibert.data.inspection import inspect
 from pibert.data.outliers import THRESHOLD, flag_outliers, usual_noise
 from pibert.data.readers import open_recordings
-from tests.data.helpers import SHARED, make_trajectory, needs_shared, random_states
+from pibert.fields import Grid
+from tests.data.helpers import SHARED, make_trajectory, needs_shared, random_states, recorded
 
 ALL = torch.ones(6, 7, dtype=torch.bool)
 
@@ -83,6 +84,19 @@ def test_inspect_and_fill_flag_the_same_vectors(tmp_path: Path) -> None:
     facts = inspect(recordings).facts
     assert report.noise == noise and facts.outliers == report.flagged / report.vectors
     assert report.flagged == 4 * 4 * 5
+
+
+def test_outliers_do_not_count_in_the_divergence_that_inspect_reports() -> None:
+    grid = Grid((30, 40), dx=0.1, dy=0.15)
+    x, y = grid.coordinates(torch.float64)
+    vortices = torch.stack((torch.sin(x) * torch.cos(y), -torch.cos(x) * torch.sin(y)))
+    states = vortices.float().repeat(3, 1, 1, 1)
+    states[:, :, 7::9, 5::8] += 20
+    base = make_trajectory(states=states)
+    flow = replace(base, spec=replace(base.spec, grid=grid))
+    facts = inspect(recorded(flow)).facts
+    assert facts.outliers is not None and facts.outliers > 0.005
+    assert facts.divergence is not None and facts.divergence.level < 0.05
 
 
 @needs_shared

@@ -164,10 +164,11 @@ def test_the_command_prints_units_and_draws_phases_without_frames(tmp_path: Path
     write(tmp_path / "flow.h5", [recording()])
     out = tmp_path / "stats"
     arguments = ["stats", str(tmp_path / "flow.h5"), "--out", str(out), "--period", "0.1"]
-    result = CliRunner().invoke(app, [*arguments, "--phases", "4"])
+    result = CliRunner().invoke(app, [*arguments, "--phases", "4", "--figures", "pdf"])
     assert result.exit_code == 0, result.output
     shown = " ".join(result.output.split())
-    assert "have no frame" in shown and (out / "phases.png").exists()
+    assert "have no frame" in shown and not list(out.glob("*.png"))
+    assert (out / "phases.pdf").read_bytes().startswith(b"%PDF")
     assert "(m/s)²" in shown and "DMD frequency [1/s]" in shown
 
 

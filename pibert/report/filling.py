@@ -102,7 +102,7 @@ def _add_legend(figure: Figure, example: Example) -> None:
     if bool(example.flagged.any()):
         entries.append(Line2D([], [], **_RING, label=f"flagged: {int(example.flagged.sum())}"))
     if bool(example.body.any()):
-        entries.append(Patch(color=GREY, label="body"))
+        entries.append(Patch(color=GREY, label="body or mask"))
     if entries:
         figure.legend(
             handles=entries, loc="outside lower center", ncols=4, frameon=False, fontsize=9

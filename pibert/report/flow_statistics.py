@@ -1,5 +1,6 @@
 """Pictures of the statistics of a recording: contours with arrows, spectra, modes."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from pibert.report.figures import (
 
 _LEVELS = 21
 _ARROWS = 22
-"""Arrows along the longer side of a panel."""
+"""Most arrows along the longer side of a panel."""
 _MODES = 4
 
 
@@ -101,7 +102,7 @@ def _map(
         )
         colorbar.ax.tick_params(labelsize=SMALL, length=2)
     if arrows is not None:
-        step = max(1, max(grid.shape) // _ARROWS)
+        step = math.ceil(max(grid.shape) / _ARROWS)
         rows, columns = slice(step // 2, None, step), slice(step // 2, None, step)
         u, v = (part[rows, columns].double().numpy() for part in arrows[:2])
         longest = float(np.nanquantile(np.hypot(u, v), 0.99)) or 1.0
@@ -191,6 +192,7 @@ def _draw_pod(found: FlowStatistics) -> Figure:
     figure, maps, (left, middle, right) = maps_and_curves(found.spec.grid, count, 2, curves=3)
     shown = share[:30]
     left.semilogy(range(1, len(shown) + 1), shown, "o-", ms=3, lw=0.8)
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
     name_axes(left, "share of the energy", "POD mode", "share")
     middle.plot(range(1, len(share) + 1), share.cumsum(0), lw=1.0)
     middle.set(ylim=(0, 1.02), xscale="log")

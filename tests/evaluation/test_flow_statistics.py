@@ -199,7 +199,7 @@ def test_the_command_writes_fields_tables_and_pictures_or_nothing(
     (out / "mean.png").unlink()
     monkeypatch.setattr(
         "pibert.report.flow_statistics.draw_statistics",
-        lambda folder, _: (folder / "mean.png").touch(),  # drawing takes most of the time
+        lambda folder, *_: (folder / "mean.png").touch(),  # drawing takes most of the time
     )
     as_netcdf = CliRunner().invoke(app, [*arguments, "--overwrite", "--format", "nc"])
     assert as_netcdf.exit_code == 0 and (out / "mean.png").exists()

@@ -66,7 +66,9 @@ def convert(
             view = represent(
                 scaled, stride=stride, max_frames=max_frames, frames=frames, channels=channels
             )
-            notes = [family_note(view)]
+            # What the maker of a native file was told is not repeated.
+            told = recordings.kind == "native" and view.spec.family is not None
+            notes = [] if told and "family" in view.local else [family_note(view)]
             if scaled is not original:
                 notes.append(describe_conversion(scaled))
             elif recordings.kind != "native":

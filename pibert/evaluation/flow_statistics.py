@@ -24,8 +24,10 @@ import torch
 from jaxtyping import Bool, Complex, Float, Num
 from torch import Tensor
 
+from pibert.data.outliers import flag_outliers, usual_noise
 from pibert.data.provenance import counts_frames
 from pibert.data.units import in_consistent_units
+from pibert.data.views import spread
 from pibert.data.wording import counted
 from pibert.display import as_html
 from pibert.evaluation.measure import Frames, gradient_unit, require_velocity, velocity_unit
@@ -49,6 +51,8 @@ MOST_FRAMES = 4000
 """Frames of which modes are computed; the effort grows with their third power."""
 _CORRELATED = 400
 """Points whose autocorrelation is computed."""
+_OUTLIERS, _OUTLIER_FRAMES = 1e-3, 16
+"""Share of spurious vectors that is reported, and the frames that are tested for them."""
 _LEAST_FRAMES = 8
 _LEAST_PERIODS = 1.5
 """Of a dominant frequency in a record; a slower change is a trend, or one passing event."""
@@ -280,6 +284,11 @@ def flow_statistics(flow: Trajectory, options: StatsOptions | None = None) -> Fl
             "inspect"
         )
     rms = torch.einsum("ccyx->cyx", covariance).sqrt()
+    if (spurious := _outlier_share(flow, fields, measured)) > _OUTLIERS:
+        notes.append(
+            f"{spurious:.1%} of the vectors do not fit their neighbours: spurious vectors raise rms, "
+            "stresses and spectra; replace them first (pibert fill FILE --out filled.h5)"
+        )
     dt = _time_step(flow)
     independent = _independent(fields, measured, spec)
     vorticity, defined = derivatives.where_defined(
@@ -493,6 +502,17 @@ def _modes(
     dynamics = dmd(found.coefficients, dt, options.rank)
     amplitude = dynamics.amplitude / math.sqrt(int(points.sum()))  # over the field
     return found, spods, replace(dynamics, amplitude=amplitude)
+
+
+def _outlier_share(flow: Trajectory, fields: Tensor, measured: Tensor) -> float:
+    """Share of outliers among the measured vectors of some frames."""
+    noise = usual_noise(flow, velocity := flow.spec.velocity or ())
+    if noise is None:
+        return 0.0
+    frames = list(spread(len(fields), _OUTLIER_FRAMES))
+    tested = measured[frames]
+    flagged = flag_outliers(fields[frames][:, list(velocity)], noise=noise, known=tested)
+    return int(flagged.sum()) / max(1, int(tested.sum()))
 
 
 def tables(found: FlowStatistics) -> dict[str, tuple[list[str], Tensor]]:

@@ -57,6 +57,13 @@ def test_moments_are_those_of_the_wave() -> None:
     assert "dominant frequency" in repr(found) and len(repr(found)) < 1000
 
 
+def test_spurious_vectors_are_reported_with_a_remedy() -> None:
+    states = shedding(noise=0.002)
+    assert not any("pibert fill" in note for note in flow_statistics(recording(states)).notes)
+    states[::3, :, 3::5, 2::6] += 3.0
+    assert any("pibert fill" in note for note in flow_statistics(recording(states)).notes)
+
+
 def test_frequency_phases_and_modes_are_those_of_the_wave() -> None:
     found = flow_statistics(recording(), StatsOptions(phases=4))
     assert found.spectra is not None and found.phase is not None

@@ -286,8 +286,8 @@ def flow_statistics(flow: Trajectory, options: StatsOptions | None = None) -> Fl
     rms = torch.einsum("ccyx->cyx", covariance).sqrt()
     if (spurious := _outlier_share(flow, fields, measured)) > _OUTLIERS:
         notes.append(
-            f"{spurious:.1%} of the vectors do not fit their neighbours: spurious vectors raise rms, "
-            "stresses and spectra; replace them first (pibert fill FILE --out filled.h5)"
+            f"{spurious:.1%} of the vectors do not fit their neighbours: spurious vectors raise "
+            "rms, stresses and spectra; replace them first (pibert fill FILE --out filled.h5)"
         )
     dt = _time_step(flow)
     independent = _independent(fields, measured, spec)

@@ -25,7 +25,7 @@ from pibert.data.writers import PICTURES
 from pibert.fields import FieldSpec, Grid
 from pibert.physics import derivatives
 
-FORMATS = ("png", "pdf", "svg")
+FORMATS = tuple(suffix[1:] for suffix in PICTURES)
 """Formats of a figure in a file of its own."""
 _PUBLICATION = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "pibert"}
 """Text stays text in vector files, and the same figure gives the same bytes."""

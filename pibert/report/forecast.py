@@ -38,7 +38,6 @@ from pibert.evaluation.measure import gradient_unit, velocity_unit
 from pibert.fields import Grid
 from pibert.report.figures import (
     ERRORS,
-    FORMATS,
     NORMAL,
     PANEL,
     SIGNED,

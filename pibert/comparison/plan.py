@@ -181,6 +181,9 @@ class Comparison:
     noise: NonNegative = field(default=0.0, metadata=config.ADDED)
     """On the input in training, in standard deviations of the fields, for every model that can
     learn from rollouts."""
+    noise_spread: Annotated[float, Bounds(least=1)] = field(default=1.0, metadata=config.ADDED)
+    """Every sample has noise of its own strength, log-uniform from noise / spread to noise times
+    spread; 1: all have the same."""
     augmentation: Augmentation = Augmentation()
     rollout: RolloutPlan = RolloutPlan()
     hardware: Hardware = Hardware()
@@ -287,7 +290,7 @@ def experiment_of(
         schedule = vars(_schedule(comparison, candidate, epochs))
         pretraining = Pretraining(**{**schedule, "monitor": "loss"})
     size, rollouts = labelled_samples or train_samples, None
-    noise = comparison.noise if candidate.model.learns_rollouts else 0.0
+    noise = _noise(comparison) if candidate.model.learns_rollouts else {}
     if comparison.rollout_share and candidate.model.learns_rollouts:
         like = _schedule(comparison, candidate, 1)
         rollouts = _on_rollouts(comparison, like, size, job.candidate)
@@ -308,7 +311,7 @@ def experiment_of(
         pretraining_weights=candidate.pretraining_weights,
         training=_schedule(comparison, candidate, epochs),
         losses=candidate.losses,
-        rollout=RolloutConfig(noise=noise),
+        rollout=RolloutConfig(**noise),
         rollout_training=rollouts,
         augmentation=comparison.augmentation,
         masking=candidate.masking,
@@ -353,7 +356,12 @@ def _on_rollouts(
             f"{size}, each of {stage.calls} calls, but their share is {budget:g}; raise samples or "
             "rollout_share, or lower rollout_steps"
         )
-    return replace(stage, rollout=replace(stage.rollout, noise=comparison.noise))
+    return replace(stage, rollout=replace(stage.rollout, **_noise(comparison)))
+
+
+def _noise(comparison: Comparison) -> dict[str, Any]:
+    """Return the settings of noise on the input, in both stages of training."""
+    return {"noise": comparison.noise, "noise_spread": comparison.noise_spread}
 
 
 def _check_same_trials(tuning: Tuning, candidates: Mapping[str, Candidate]) -> None:

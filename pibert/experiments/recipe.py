@@ -39,9 +39,9 @@ BATCH, LARGE = 32, 50_000
 """The batch size, and samples from which it is 64."""
 ROLLOUT_EPOCHS = 3 / 20
 """Epochs on rollouts for each one on single steps: they call the model 0.7 times as often."""
-NOISE = 0.03
-"""Of the input, in standard deviations of the fields; chosen on validation rollouts
-(docs/runs.md)."""
+NOISE, SPREAD = 0.03, 10.0
+"""Of the input, in standard deviations of the fields, from a tenth to ten times as strong; chosen
+on validation rollouts (docs/runs.md)."""
 _MODEL = {"model.name", "model.preset", "model.options"}
 
 
@@ -117,10 +117,13 @@ def recipe_for(
         steps=(stage or RolloutTraining()).rollout.steps,
         epochs=stage.epochs if stage and "rollout_training.epochs" in given else by_epochs,
     )
-    choose("rollout.noise", NOISE)
-    noise = asked.rollout.noise if "rollout.noise" in given else NOISE
+    noise: dict[str, Any] = {"noise": NOISE, "noise_spread": SPREAD}
+    for name, value in noise.items():
+        choose(f"rollout.{name}", value)
+        if f"rollout.{name}" in given:
+            noise[name] = getattr(asked.rollout, name)
     plain["rollout_training"] = config.as_plain(
-        replace(whole, rollout=replace(whole.rollout, noise=noise))
+        replace(whole, rollout=replace(whole.rollout, **noise))
     )
     return config.parse(Experiment, config.overridden(plain, [*settings, *chosen])), notes
 

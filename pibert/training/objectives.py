@@ -27,9 +27,9 @@ logits l of a valid window and l' of a negative made from it, a sample's loss is
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pibert import sample_rng
-from pibert.config import Count, NonNegative, NonNegativeInt, check
+from pibert.config import ADDED, Bounds, Count, NonNegative, NonNegativeInt, check
 from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.pretraining.corruption import corrupt
 from pibert.pretraining.masks import Masking, choose
@@ -76,6 +76,9 @@ class RolloutConfig:
     """Whether gradients flow through all calls or only through the last."""
     noise: NonNegative = 0.0
     """Standard deviation of the noise on known input points, in standardised units."""
+    noise_spread: Annotated[float, Bounds(least=1)] = field(default=1.0, metadata=ADDED)
+    """Every sample has noise of its own strength, log-uniform from noise / spread to noise times
+    spread; 1: all have the same."""
     first: Count = 1
     """Steps at the start of the curriculum."""
     curriculum_epochs: NonNegativeInt = 0
@@ -130,7 +133,7 @@ def supervised(
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         mode = rollout.mode if model.training else "full"
         if model.training and rollout.noise:
-            batch = noisy(batch, rollout.noise, scales.spec)
+            batch = noisy(batch, rollout.noise, scales.spec, spread=rollout.noise_spread)
         prediction, first = roll_out(
             model, batch, count, mode, recompute=rollout.recompute, scales=scales
         )
@@ -177,12 +180,16 @@ def free_rollout(scales: LossScales, steps: int) -> Objective:
     return objective
 
 
-def noisy(batch: Batch, std: float, spec: FieldSpec) -> Batch:
+def noisy(batch: Batch, std: float, spec: FieldSpec, *, spread: float = 1.0) -> Batch:
     """The batch with noise on the known points of its input, from the seeds of the samples.
 
+    Its standard deviation is log-uniform from std / spread to std * spread, one for each sample.
     The noise of a structural state is the same at all points.
     """
     noise = sample_rng.normal(batch.seeds, "input noise", *batch.x.shape[1:]).to(batch.x.dtype)
+    if spread > 1:
+        power = 2 * sample_rng.uniform(batch.seeds, "noise level") - 1
+        noise = noise * (spread**power)[:, None, None, None].to(noise.dtype)
     if count := len(spec.state):
         frames = noise.unflatten(1, (-1, len(spec.channels)))
         state = frames[:, :, -count:, :1, :1].expand_as(frames[:, :, -count:])

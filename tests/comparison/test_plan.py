@@ -58,12 +58,13 @@ def test_few_labels_take_more_epochs_and_a_small_budget_one() -> None:
 
 
 def test_noise_on_the_input_is_the_same_in_both_stages_of_every_model_that_takes_it() -> None:
-    plan = comparison_of(DATA, samples=8000, rollout_share=0.5, noise=0.03)
+    plan = comparison_of(DATA, samples=8000, rollout_share=0.5, noise=0.03, noise_spread=4.0)
     found = experiment_of(plan, Job("waves", "fno2d", 3), 100)
     assert found.rollout_training is not None
-    assert found.rollout.noise == found.rollout_training.rollout.noise == 0.03
+    for stage in (found.rollout, found.rollout_training.rollout):
+        assert (stage.noise, stage.noise_spread) == (0.03, 4.0)
     assert experiment_of(plan, Job("waves", "persistence", 3), 100).rollout.noise == 0
-    assert config.identity(replace(plan, noise=0.0)) == config.identity(
+    assert config.identity(replace(plan, noise=0.0, noise_spread=1.0)) == config.identity(
         comparison_of(DATA, samples=8000, rollout_share=0.5)
     )
 

@@ -17,10 +17,11 @@ from pibert.training.objectives import (
     Objective,
     RolloutConfig,
     free_rollout,
+    noisy,
     supervised,
     weighted,
 )
-from tests.helpers import TINY_OPTIONS, randomise, refused, tiny_model, tiny_spec
+from tests.helpers import TINY_OPTIONS, assert_close, randomise, refused, tiny_model, tiny_spec
 from tests.training.setups import assert_pieces_add_up, batch_of, draw
 
 WEIGHTS = LossWeights(reg=0.5, div=2.0, lap=3.0, bnd=0.7)
@@ -305,6 +306,19 @@ def test_noise_comes_in_training_alone_and_from_the_seeds() -> None:
     assert objective(model, batch)[0] == first
     assert objective(model, replace(batch, seeds=batch.seeds + 7))[0] != first
     assert objective(model.eval(), batch)[0] == plain
+
+
+def test_noise_with_a_spread_has_a_strength_of_its_own_in_every_sample() -> None:
+    batch = make_batch(size=2000)
+    equal, spread = (noisy(batch, 0.1, SPEC, spread=factor).x - batch.x for factor in (1.0, 10.0))
+    known = batch.mask[:, None].expand_as(equal)
+    assert not equal[~known].any() and not spread[~known].any()
+    ratio = (spread[known] / equal[known]).log10()
+    assert float(ratio.min()) >= -1.001 and float(ratio.max()) <= 1.001
+    quarter = ratio.sort().values[len(ratio) // 4]
+    assert float(quarter) == pytest.approx(-0.5, abs=0.1)  # log-uniform
+    one = (spread[0] / equal[0])[known[0]]
+    assert_close(one, one.mean().expand_as(one), rtol=1e-3)
 
 
 # Sums of objectives

@@ -132,6 +132,14 @@ def _on_gpu(data: dict[str, DataConfig], samples: int, batch_size: int = 64) -> 
     )
 
 
+def _in_box(case: str) -> Comparison:
+    """Simulated flows in a periodic box, at half of their resolution."""
+    data = DataConfig(
+        case=case, preset="standard", size=(64, 64), shares=Shares(train=0.8, valid=0.1)
+    )
+    return _on_gpu({case: data}, 100_000)
+
+
 def _in_pairs(data: dict[str, DataConfig], samples: int) -> Comparison:
     plan = _on_gpu(data, samples)
     candidates = {n: e for n, e in plan.candidates.items() if n != "linear-extrapolation"}
@@ -228,6 +236,9 @@ PRESETS: dict[str, Comparison] = {
     ),
     # Few frames: with large batches there would be few steps before overfitting.
     "jet": _on_gpu({"jet": _JET}, 150_000, batch_size=32),
+    "turbulence": _in_box("turbulence"),
+    "euler": _in_box("euler"),
+    "reaction-diffusion": _in_box("reaction-diffusion"),
     # As many updates and samples as APEBench gives its networks.
     "apebench-kolmogorov": _published_benchmark(
         DataConfig(case="kolmogorov", preset="apebench", split="stated"),

@@ -62,7 +62,7 @@ def insight(predictor: Predictor, samples: Samples, windows: Samples, row: int) 
     if predictor.spec.velocity is None or not isinstance(model, Stepper) or not model.embedded:
         return card, arrays
     seen = seen_by(predictor, samples, [row])
-    if isinstance(model, TokenModel):
+    if isinstance(model, TokenModel) and model.blocks:
         tokens = token_diagnostics(model, seen.x, seen.parameters, seen.mask)
         arrays |= {f"tokens/{name}": value for name, value in tokens.items()}
     with torch.no_grad():

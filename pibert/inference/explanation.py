@@ -90,7 +90,7 @@ def token_maps(
     device: torch.device,
 ) -> dict[str, Any]:
     """Members of the explanation of a model with tokens; empty for another model."""
-    if not isinstance(model, TokenModel):
+    if not isinstance(model, TokenModel) or not model.blocks:
         return {}
     x, chunks = window.flatten(1, 2), []
     for start in range(0, len(x), AT_ONCE):
@@ -178,6 +178,7 @@ def attention_maps(
     def record(block: nn.Module, inputs: tuple[Tensor, Tensor | None]) -> None:
         assert isinstance(block, Block)
         tokens, bias = inputs
+        assert block.attention is not None
         weights = block.attention.weights(block.norm_attention(tokens), bias).mean(1)
         layers["received"].append(weights.mean(1))
         if token is not None:

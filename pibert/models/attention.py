@@ -102,17 +102,18 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block."""
+    """A pre-norm transformer block; without heads, an MLP alone."""
 
     def __init__(self, width: int, heads: int, mlp_ratio: int = 4) -> None:
         super().__init__()
-        self.norm_attention = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
+        self.norm_attention = nn.LayerNorm(width) if heads else nn.Identity()
+        self.attention = Attention(width, heads) if heads else None
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = make_mlp(width, mlp_ratio * width)
 
     def forward(self, x: Tokens, bias: Tensor | None = None) -> Tokens:
-        x = x + self.attention(self.norm_attention(x), bias)
+        if self.attention is not None:
+            x = x + self.attention(self.norm_attention(x), bias)
         return x + self.mlp(self.norm_mlp(x))
 
 

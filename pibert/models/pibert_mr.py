@@ -58,7 +58,7 @@ from pibert.physics import find_family
 class PIBERTMRConfig(StepperConfig):
     """Sizes and switches; the defaults are the ``base`` preset."""
 
-    MAY_BE_ZERO = ("fourier_modes",)
+    MAY_BE_ZERO = ("fourier_modes", "heads")
 
     width: int = 32
     """Features of each point."""
@@ -66,6 +66,7 @@ class PIBERTMRConfig(StepperConfig):
     """Hidden channels of a local operator."""
     token_width: int = 64
     heads: int = 4
+    """Of the attention on the coarsest level; 0: no attention."""
     mlp_ratio: int = 2
     cycles: int = 6
     levels: int = 2
@@ -228,10 +229,10 @@ class PIBERTMR(Stepper):
         self.lift = GridConv2d(features, w, 3, spec.grid)
         self.parameter_features = nn.Linear(PARAMETER_WIDTH, w)
         self.parameter_embedding = (
-            make_mlp(PARAMETER_WIDTH, d, d) if config.parameter_token else None
+            make_mlp(PARAMETER_WIDTH, d, d) if config.parameter_token and config.heads else None
         )
         self.physics_bias = None
-        if config.attention_bias > 0 and (config.family or spec.family):
+        if config.heads and config.attention_bias > 0 and (config.family or spec.family):
             self.physics_bias = PhysicsBias(
                 spec, self.patch(shape), history=config.history, family=config.family
             )
@@ -248,8 +249,9 @@ class PIBERTMR(Stepper):
 
     @property
     def blocks(self) -> list[Block]:
-        """The transformer blocks in order."""
-        return [cycle.coarsest.block for cycle in self.cycles]  # type: ignore[union-attr,misc]
+        """The transformer blocks in order; none without attention."""
+        blocks: list[Block] = [cycle.coarsest.block for cycle in self.cycles]  # type: ignore
+        return blocks if self.config.heads else []
 
     def levels(self, shape: tuple[int, int]) -> int:
         """Return the levels on a grid: enough for at most ``most_tokens`` on the coarsest one."""

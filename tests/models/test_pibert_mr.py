@@ -124,6 +124,23 @@ def test_deeper_levels_share_weights() -> None:
     assert not torch.allclose(few(x := draw(1, 2, 32, 32)), many(x))
 
 
+@pytest.mark.parametrize(
+    ("options", "reaches_far"),
+    [({}, False), ({"heads": 4}, True), ({"fourier_modes": 2}, True)],
+)
+def test_only_attention_and_the_multiplier_reach_distant_points(
+    options: dict[str, int], reaches_far: bool
+) -> None:
+    model = make((32, 32), **({"heads": 0, "fourier_modes": 0, "cycles": 1, "levels": 1} | options))
+    x, vector = draw(1, 2, 32, 32), draw(1, 1)
+    other = x.clone()
+    other[..., 2, 2] += 1
+    change = (model(other, vector) - model(x, vector)).abs()
+    assert change[..., 2, 2].max() > 1e-6
+    assert bool((change[..., 20:, 20:] > 0).any()) is reaches_far
+    assert len(model.blocks) == (1 if model.config.heads else 0)
+
+
 def test_equation_terms_of_a_linear_flow_are_exact() -> None:
     spec = tiny_spec((10, 14))
     terms = EquationTerms(spec).double()

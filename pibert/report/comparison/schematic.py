@@ -144,14 +144,17 @@ def _output(model: Any) -> list[str]:
 
 def _tokens(model: Any) -> str:
     rows, columns = model.token_lattice(model.spec.grid.shape)
-    return f"{rows} × {columns} tokens" + (" + 1" if model.config.parameter_token else "")
+    of_parameters = " + 1" if model.config.parameter_token and model.blocks else ""
+    return f"{rows} × {columns} tokens{of_parameters}"
 
 
 def _attention(model: Any, width: int) -> list[str]:
-    config = model.config
+    config, mlp = model.config, f"MLP {model.config.mlp_ratio} × as wide"
+    if not model.blocks:
+        return [mlp]
     bias = f" − {config.attention_bias:g} r" if model.physics_bias is not None else ""
     logits = f"q·k/√{width // config.heads}{bias}"
-    return [f"{config.heads} heads, softmax of", logits, f"MLP {config.mlp_ratio} × as wide"]
+    return [f"{config.heads} heads, softmax of", logits, mlp]
 
 
 def _residuals(model: Any, at: Place) -> list[Box]:

@@ -29,7 +29,7 @@ def compare(
         str | None,
         option(
             "Use a preset: demo (the default), tour or quick; on a GPU also cylinder, fsi, jet, "
-            "apebench-kolmogorov or fno-navier-stokes.",
+            "turbulence, euler, reaction-diffusion, apebench-kolmogorov or fno-navier-stokes.",
             autocompletion=complete_comparison,
         ),
     ] = None,
@@ -65,6 +65,14 @@ def compare(
             "--tune",
         ),
     ] = False,
+    rates: Annotated[
+        Path | None,
+        option(
+            "Use the learning rates and optimisers that a tuned comparison chose, instead of "
+            "tuning again.",
+            metavar="FOLDER",
+        ),
+    ] = None,
     workers: Annotated[
         int,
         option("Train this many models at a time, each on its own GPU if there are enough.", min=1),
@@ -94,7 +102,9 @@ def compare(
         find_comparison,
         gather,
         load_comparison,
+        read_results,
         refuse_other,
+        with_chosen,
     )
     from pibert.comparison.live import LiveTable
     from pibert.config import with_overrides
@@ -111,6 +121,8 @@ def compare(
     else:
         plan = with_overrides(find_comparison(preset or "demo", tune=tune), changes)
     plan = _select(plan, models, seeds, runs or [])
+    if rates is not None:
+        plan = with_chosen(plan, read_results(rates), str(rates))
     known = refuse_other(plan, out)["candidates"]
     console = Console(stderr=as_json)
     with LiveTable(plan, console) as table:

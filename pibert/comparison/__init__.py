@@ -10,7 +10,7 @@ from pibert.comparison.jobs import Watcher, carry_out
 from pibert.comparison.plan import Candidate, Comparison, Job, Tuning, load_comparison
 from pibert.comparison.presets import find_comparison
 from pibert.comparison.results import FILES, gather, read_results
-from pibert.comparison.trials import Trial
+from pibert.comparison.trials import Trial, with_chosen
 
 __all__ = [
     "FILES",
@@ -26,4 +26,5 @@ __all__ = [
     "load_comparison",
     "read_results",
     "refuse_other",
+    "with_chosen",
 ]

@@ -10,6 +10,7 @@ lower learning rate wins.
 
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,36 @@ def tuned(comparison: Comparison, job: Job, out: Path) -> Comparison:
     if choice is None:
         return comparison
     return _with_setting(comparison, job.candidate, choice.setting)
+
+
+def with_chosen(comparison: Comparison, results: Mapping[str, Any], source: str) -> Comparison:
+    """Return a plan whose trained candidates have the settings that another comparison chose.
+
+    ``results`` are those of a tuned comparison of one data set, ``source`` names them in errors.
+    """
+    if comparison.tuning is not None:
+        raise ValueError(f"expected a plan without tuning, since {source} has the learning rates")
+    chosen = {row["model"]: row["chosen"] for row in results["tuning"] if row["chosen"]}
+    if (found := sorted({row["tuned_on"] for row in results["tuning"]})) and len(found) > 1:
+        raise ValueError(
+            f"{source}: tuned on {len(found)} data sets ({', '.join(found)}); name a comparison "
+            "that was tuned on one"
+        )
+    trained = [name for name, own in comparison.candidates.items() if own.is_trained]
+    if missing := [name for name in trained if name not in chosen]:
+        raise ValueError(
+            f"{source}: no learning rate was chosen for {', '.join(missing)}, but for "
+            f"{', '.join(chosen) or 'no model'}; tune them there (--tune), or leave them out "
+            "(--models)"
+        )
+    keys = ("optimizer", "learning_rate")
+    return replace(
+        comparison,
+        candidates={
+            name: replace(own, **{key: chosen[name][key] for key in keys if name in trained})
+            for name, own in comparison.candidates.items()
+        },
+    )
 
 
 def _with_setting(comparison: Comparison, name: str, setting: Setting) -> Comparison:

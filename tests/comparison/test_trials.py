@@ -13,7 +13,7 @@ from pibert.comparison import trials
 from pibert.comparison.jobs import carry_out
 from pibert.comparison.plan import Comparison, Job, Setting, Tuning
 from pibert.comparison.results import gather
-from pibert.comparison.trials import Trial, all_trials, choose, perform
+from pibert.comparison.trials import Trial, all_trials, choose, perform, with_chosen
 from pibert.data.format import write
 from pibert.experiments.flows import prepare
 from pibert.experiments.run_folder import curves_of
@@ -24,6 +24,7 @@ from tests.comparison.setups import (
     wave,
     write_waves,
 )
+from tests.helpers import refused
 
 HOPELESS, GOOD, EXPLOSIVE = 1e-6, 1e-2, 1e30
 FLOWS, FRAMES, SEED = 10, 8, 5
@@ -79,6 +80,20 @@ def test_a_hopeless_rate_is_not_chosen_and_models_are_trained_with_the_choice(tu
         stages = [run["experiment"]["training"]]
         stages += [run["experiment"]["pretraining"]] if model == "pibert" else []
         assert all(own["learning_rate"] == GOOD for own in stages)
+
+
+def test_another_comparison_takes_over_the_choice(tuned: Tuned) -> None:
+    plan = replace(tuned.plan, tuning=None, seeds=(4, 5))
+    taken = with_chosen(plan, tuned.results, "tuned").candidates
+    for model in ("pibert", "fno2d"):
+        assert (taken[model].optimizer, taken[model].learning_rate) == ("adamw", GOOD)
+        assert taken[model].model == plan.candidates[model].model
+    assert taken["persistence"] == plan.candidates["persistence"]
+    unknown = replace(plan, candidates={**plan.candidates, "new": plan.candidates["pibert"]})
+    with refused("tuned", "new", "pibert, fno2d", "--tune"):
+        with_chosen(unknown, tuned.results, "tuned")
+    with refused("tuning", "tuned"):
+        with_chosen(tuned.plan, tuned.results, "tuned")
 
 
 def test_trials_have_equal_budgets_anneal_within_them_and_count_by_their_best_epoch(

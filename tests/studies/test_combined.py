@@ -1,0 +1,69 @@
+"""Results of pieces are combined: pooled errors, resampled flows and seeds, what is refused."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies.combined import gathered, markdown, read, table_of
+
+FILE = Path(__file__).parents[2] / "docs/results/cylinder-tuned-results.json.gz"
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return read(FILE)
+
+
+def with_seed(results: dict[str, Any], seed: int, factor: float) -> dict[str, Any]:
+    """The same comparison with another seed, whose squared errors are larger by a factor."""
+    other = copy.deepcopy(results)
+    other["comparison"]["seeds"] = [seed]
+    for row in other["by_flow"]:
+        row["seed"] = seed
+        scale = {"nmse": factor, "rmse": factor**0.5}.get(row["metric"], 1.0)
+        row["flows"] = [None if value is None else scale * value for value in row["flows"]]
+    return other
+
+
+def test_errors_are_those_of_the_comparison(results: dict[str, Any]) -> None:
+    lines = table_of(gathered({"one": results}, "cylinder"), "pibert-mr")
+    stated = {
+        row["model"]: row["value"]
+        for row in results["records"]
+        if (row["space"], row["metric"], row["component"]) == ("physical", "nmse", "all")
+    }
+    assert {line.model: line.nmse for line in lines} == pytest.approx(stated, rel=1e-9)
+    assert [line.model for line in lines] == sorted(stated, key=stated.__getitem__)
+    assert sum(line.flows_won for line in lines) == 10
+    assert all(line.low <= line.nmse <= line.high for line in lines)
+    assert "| mwt | 1 | 0.000713 [" in markdown(lines, "pibert-mr")
+
+
+def test_seeds_are_averaged_and_widen_the_interval(results: dict[str, Any]) -> None:
+    one = {line.model: line for line in table_of(gathered({"0": results}, "cylinder"), "mwt")}
+    pieces = {"0": results, "1": with_seed(results, 1, 3.0)}
+    both = {line.model: line for line in table_of(gathered(pieces, "cylinder"), "mwt")}
+    for model, line in both.items():
+        assert line.seeds == 2 and line.nmse == pytest.approx(2 * one[model].nmse, rel=1e-9)
+        assert line.high > 2 * one[model].high and line.low < 2 * one[model].low
+    # Three times the error with one seed of two: the order of close models is no longer certain.
+    certain, uncertain = one["pibert-mr"], both["pibert-mr"]
+    assert certain.p is not None and certain.p < 0.01
+    assert uncertain.p is not None and uncertain.p > 0.05
+
+
+def test_pieces_of_other_flows_budgets_or_errors_are_refused(results: dict[str, Any]) -> None:
+    more, fewer = with_seed(results, 1, 1.0), with_seed(results, 1, 1.0)
+    more["comparison"]["samples"] += 1
+    fewer["data"]["cylinder"]["flows"][3]["test_frames"] -= 1
+    for other, found in ((more, "samples"), (fewer, "test_frames")):
+        with pytest.raises(SystemExit, match=found):
+            gathered({"a": results, "b": other}, "cylinder")
+    with pytest.raises(SystemExit, match="other errors"):
+        gathered({"a": results, "b": with_seed(results, 0, 2.0)}, "cylinder")
+    with pytest.raises(SystemExit, match="cylinder"):
+        gathered({"a": results}, "jet")
+    with pytest.raises(SystemExit, match="--tested"):
+        table_of(gathered({"a": results}, "cylinder"), "nothing")

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -60,6 +61,20 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_options_state_what_a_recording_does_not(tmp_path: Path) -> None:
+    flow, out = tmp_path / "flow.npz", tmp_path / "run"
+    states = np.random.default_rng(0).normal(size=(12, 8, 10))
+    np.savez(flow, u=states, v=states[:, ::-1])
+    given = ("--dt", "0.5", "--dx", "2", "--dy", "3", "--unit", "mm/s", "--length-unit", "mm")
+    short = ("--no-rollout-training", "--set", "training.epochs=1")
+    succeed("train", flow, "--out", out, *given, "--family", "none", *short)
+    card = json.loads((out / "model.json").read_text())
+    assert card["spec"]["dt"] == 0.5 and card["spec"]["family"] is None
+    assert (card["spec"]["grid"]["dx"], card["spec"]["grid"]["dy"]) == (0.002, 0.003)
+    text = refusal("train", "--config", CONFIGS[0], "--out", out, "--dt", "1")
+    assert "--dt" in text and "FLOWS" in text
 
 
 def test_one_command_trains_on_a_recording(tmp_path: Path) -> None:

@@ -191,12 +191,12 @@ class SourceOptions:
         ),
     ] = False
 
-    def refuse_without_data(self) -> None:
-        """Raise for options that have no flow data to apply to."""
+    def refuse_without_data(self, data: str = "--data") -> None:
+        """Raise for options that have no flow data to apply to; ``data`` is how to give it."""
         for name, value in vars(self).items():
             if value:
                 given = name.strip("_").replace("_", "-")
-                raise ValueError(f"--{given} goes with --data, whose metadata it overrides")
+                raise ValueError(f"--{given} goes with {data}, whose metadata it overrides")
 
     @functools.cached_property
     def hints(self) -> "Hints":

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from pibert.cli.config import Settings, read_experiment
-from pibert.cli.options import option
+from pibert.cli.options import SourceOptions, option, with_options
 from pibert.cli.terminal import is_first_process, say, show_note
 from pibert.progress import TrainingProgress
 
@@ -24,8 +24,10 @@ Out = Annotated[
 ]
 
 
+@with_options
 def train(
     out: Out,
+    source: SourceOptions,
     flows: Annotated[
         Path | None,
         typer.Argument(
@@ -53,6 +55,8 @@ def train(
 
     Example: pibert train wake.h5 --out runs/wake --set training.epochs=20
 
+    Example: pibert train run.npz --unit m/s --length-unit mm --dt 0.002 --out runs/jet
+
     Example: pibert train --config configs/demo.toml --out runs/demo
     """
     from pibert.experiments import run
@@ -66,10 +70,11 @@ def train(
         )
     settings = [*(settings or []), *["rollout_training=none"] * no_rollout_training]
     if flows is not None:
-        experiment, notes = recipe_for(flows, settings)
+        experiment, notes = recipe_for(flows, settings, stated=source.as_settings())
         for note in notes:
             show_note(note)
     else:
+        source.refuse_without_data("FLOWS")
         experiment = read_experiment(config, settings)
     _carry_out(out, lambda progress: run(experiment, out, stage="train", reporter=progress))
 

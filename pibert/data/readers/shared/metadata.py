@@ -61,8 +61,8 @@ def state_recordings(recordings: Recordings, hints: Hints, *, measured: bool) ->
     counted = first.time_unit in FRAMES or counts_frames(first)
     if recordings.kind != "native" and first.num_frames > 1 and counted:
         notes += (
-            "the data state no time between the frames; give it (--dt, in training --set "
-            "data.hints.dt=NUMBER)",
+            "the data state no time between the frames; give it (--dt, in a configuration "
+            "data.hints.dt)",
         )
 
     def load(name: str) -> Trajectory:
@@ -242,7 +242,7 @@ _DENSITY = "density"
 _VISCOSITY = "viscosity"
 """A parameter that a spec may state for all samples; the spec's value then counts."""
 _REMEDY = (
-    "state it with --family NAME (in training --set data.hints.family=NAME); "
+    "state it with --family NAME (in a configuration data.hints.family); "
     f"{NO_FAMILY}: no known family fits"
 )
 

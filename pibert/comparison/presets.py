@@ -66,7 +66,8 @@ def _published() -> dict[str, Candidate]:
 def _ablations() -> dict[str, Candidate]:
     """PIBERT's branches, bias and pretraining, PITT's text and base, FNO's padding.
 
-    MWT and U-Net with the equation terms of ``pibert-mr`` show what these terms are worth alone.
+    MWT and U-Net with the equation terms of ``pibert-mr`` show what these terms are worth alone,
+    the U-Net that corrects DMD what that skip is worth in another model.
     """
     return {
         "pibert-scratch": _candidate("pibert"),
@@ -78,6 +79,8 @@ def _ablations() -> dict[str, Candidate]:
         "fno2d-padded": _candidate("fno2d", padding=8),
         "mwt-terms": _candidate("mwt", equation_terms=True),
         "unet-terms": _candidate("unet", "flops-4.3g-5m", equation_terms=True),
+        "pibert-mr-dmd": _candidate("pibert-mr", "base", dmd_modes=256),
+        "unet-dmd": _candidate("unet", "flops-4.3g-5m", dmd_modes=256),
     }
 
 
@@ -87,6 +90,7 @@ def _small() -> dict[str, Candidate]:
     return {
         "pibert": replace(_candidate("pibert", None, **tokens, modes=12), pretraining=0.2),
         "pibert-mr": _candidate("pibert-mr", "small"),
+        "pibert-mr-dmd": _candidate("pibert-mr", "small", dmd_modes=128),
         "fno2d": _candidate("fno2d", width=20),
         "deeponet2d": _candidate("deeponet2d"),
         "pitt": _candidate("pitt"),

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pibert import config
-from pibert.data.dataset import Samples, Window
+from pibert.data.dataset import BatchOrder, Samples, Window, make_loader
 from pibert.data.splits import Segment
 from pibert.data.wording import counted
 from pibert.experiments.experiment import (
@@ -232,6 +232,12 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
             ) from None
     if trained is None or experiment.start_scaling == "data":
         _calibrate(model, flows)
+        if getattr(model, "dmd_skip", None) is not None:
+            train = flows.labelled(experiment.data.labelled)
+            subsets = (train, flows.split.valid) if flows.split.valid else (train,)
+            window = Window(history=model.config.history, horizon=model.config.horizon)
+            batches = (in_order(flows.samples(segments, window)) for segments in subsets)
+            model.dmd_skip.fit(next(batches), flows.normalizer, *batches)
     return flows, model
 
 
@@ -241,6 +247,11 @@ def with_family_of_model(model: ModelConfig, flows: Flows) -> Flows:
     if family is None or flows.spec.family is not None:
         return flows
     return replace(flows, spec=replace(flows.spec, family=family))
+
+
+def in_order(samples: Samples) -> Any:
+    """Return a loader of all samples in their order, for models that are fitted in closed form."""
+    return make_loader(samples, BatchOrder(len(samples), 256, seed=0, shuffle=False))
 
 
 def _calibrate(model: Any, flows: Flows) -> None:

@@ -23,8 +23,7 @@ from typing import Any, cast
 from torch import nn
 
 from pibert import config
-from pibert.data.dataset import BatchOrder, make_loader
-from pibert.experiments.assembly import Part, Setup, TooShort, assemble
+from pibert.experiments.assembly import Part, Setup, TooShort, assemble, in_order
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.run_folder import (
@@ -247,9 +246,7 @@ def _fit_reference(
 
     def fit_and_save() -> None:
         train, *valid = (
-            make_loader(samples, BatchOrder(len(samples), 256, seed=0, shuffle=False))
-            for samples in (setup.train, setup.valid)
-            if samples is not None
+            in_order(samples) for samples in (setup.train, setup.valid) if samples is not None
         )
         model.fit(train, setup.flows.normalizer, *valid)
         _saver(experiment, setup, out, stage)(model, {})

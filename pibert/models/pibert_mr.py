@@ -83,6 +83,8 @@ class PIBERTMRConfig(StepperConfig):
     """Use products of the governing equations as input."""
     vorticity_velocity: bool = False
     """Add the velocity of the vorticity ``omega`` on periodic grids to the equation terms."""
+    dmd_modes: int = 0
+    """Correct the frame that DMD predicts with at most this many modes; 0: the last frame."""
     attention_bias: float = 0.12
     """lambda_att; 0 leaves the attention unbiased."""
     family: str | None = None
@@ -294,8 +296,8 @@ class PIBERTMR(Stepper):
     def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
         """Return the next frames, standardised like the input; arguments as for ``Stepper``."""
         x = self.prepared(x, parameters, mask)
-        field = self.head(self._features(x, parameters, mask)[0])
-        return self.uniform_state(field + self.last_frame(x) if self.config.residual else field)
+        change = self.head(self._features(x, parameters, mask)[0])
+        return self.uniform_state(self.with_skip(change, x, mask))
 
     def encode(
         self, x: Fields, parameters: Vector = None, mask: Mask = None

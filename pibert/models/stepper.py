@@ -65,6 +65,8 @@ class BaselineConfig(StepperConfig):
     """Give the known points to the model as a channel."""
     equation_terms: bool = False
     """Give the terms of the equations to the model as channels, as ``pibert-mr`` has them."""
+    dmd_modes: int = 0
+    """Correct the frame that DMD predicts with at most this many modes; 0: the last frame."""
 
 
 def check_most(config: Any, limit: int, *names: str) -> None:
@@ -91,6 +93,8 @@ class Stepper(nn.Module):
     """The training objective, by its name in ``pibert.training``."""
     embedded: ClassVar[str | None] = None
     """The layer that ``embed`` returns; None: the model has no feature map."""
+    takes_dmd: ClassVar[bool] = True
+    """Whether it can correct the frame of DMD (``dmd_modes``) instead of the last frame."""
 
     def __init__(self, config: Any, spec: FieldSpec) -> None:
         super().__init__()
@@ -105,6 +109,17 @@ class Stepper(nn.Module):
         """Channels of prepared fields: known points and equation terms precede the frames."""
         if self.terms is not None:
             self.num_inputs += self.terms.num_terms
+        self.dmd_skip: nn.Module | None = None
+        if modes := getattr(config, "dmd_modes", 0):
+            # DMD is a Stepper itself.
+            from pibert.models.references.dmd import DMDSkip
+
+            if not (self.takes_dmd and config.residual):
+                raise ValueError(
+                    f"expected dmd_modes=0, found {modes}: {type(self).__name__} with residual="
+                    f"{config.residual} does not correct a frame; leave it out"
+                )
+            self.dmd_skip = DMDSkip(modes, config.history, config.horizon, spec)
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
         """Freeze or unfreeze modules before a training stage."""
@@ -133,8 +148,17 @@ class Stepper(nn.Module):
                 (b, 1, y, x). Unknown points enter as zero.
         """
         x = self.prepared(x, parameters, mask)
-        field = self.change(x, self.parameter_vector(x, parameters))
-        return self.uniform_state(field + self.last_frame(x) if self.config.residual else field)
+        change = self.change(x, self.parameter_vector(x, parameters))
+        return self.uniform_state(self.with_skip(change, x, mask))
+
+    def with_skip(self, change: Answer, x: Tensor, mask: Tensor | None) -> Answer:
+        """Return the frames that a change gives: of the last frame, or of the frame of DMD."""
+        if not self.config.residual:
+            return change
+        if self.dmd_skip is not None:
+            known = None if mask is None else checked_mask(mask, x)
+            return self.dmd_skip(change, x[:, -self.in_channels :], known)
+        return change + self.last_frame(x)
 
     def uniform_state(self, field: Answer, known: Tensor | None = None) -> Answer:
         """Return frames with the state of each as its mean over the (known) points."""

@@ -100,6 +100,7 @@ def test_all_candidates_have_the_same_skip_and_history_and_equally_chosen_rates(
     assert len({candidate.learning_rate is None for candidate in trained}) <= 1
     for key, candidate in PLANS[name].candidates.items():
         assert "residual" not in candidate.model.options, key
+        assert bool(candidate.model.options.get("dmd_modes")) is key.endswith("-dmd")
         if name == "ablations" and key.startswith("history-"):
             continue  # what more frames gain is their question
         expected = HISTORY.get(name, 1) if candidate.is_trained else 1

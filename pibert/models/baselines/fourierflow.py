@@ -85,6 +85,7 @@ class FourierFlow(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
     objective = "flow_matching"
+    takes_dmd = False
     embedded = "tokens of the aligned block in the first step of the first sample"
 
     def __init__(self, config: FourierFlowConfig, spec: FieldSpec) -> None:

@@ -58,6 +58,7 @@ class PINN(Stepper):
     """Steps fields (b, history * c, y, x) to (b, horizon * c, y, x), point by point."""
 
     objective = "pde_residual"
+    takes_dmd = False
 
     def __init__(self, config: PINNConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)

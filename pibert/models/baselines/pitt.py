@@ -128,6 +128,7 @@ class PITT(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x); any grid."""
 
     embedded = "points after the last Fourier layer of the base operator"
+    takes_dmd = False
 
     def __init__(self, config: PITTConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)

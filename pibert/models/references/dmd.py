@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.models.references.simple import AboutTheMean, ReferenceConfig
@@ -45,6 +45,8 @@ class DMDConfig(ReferenceConfig):
     data, 64 without them."""
     ridge: float | None = None
     """None: chosen on validation data, 0 without them."""
+    most_modes: int = 512
+    """Largest rank among those that validation data choose from."""
     rest_persists: bool | None = None
     """Whether the component of a state outside the modes persists. None: chosen on validation data,
     False without them."""
@@ -61,6 +63,8 @@ RANKS = (8, 16, 32, 64, 128, 200, 256, 384, 512)
 RIDGES = (0.0, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
 WITHOUT_VALIDATION = 64
 """The rank where there are no validation data."""
+LEAST_CORRECTION = 1e-6
+"""Smallest scale of a correction, in standardised units."""
 PRESETS: dict[str, DMDConfig] = {"base": DMDConfig()}
 
 
@@ -99,7 +103,7 @@ class DMD(AboutTheMean):
             )
         self._fit_mean(batches)
         size, options = self.modes[0].numel(), self.config
-        usual = WITHOUT_VALIDATION if valid is None else RANKS[-1]
+        usual = min(options.most_modes, WITHOUT_VALIDATION if valid is None else RANKS[-1])
         most = min(size, usual if options.rank is None else options.rank)
         states = States(size, 2 * most, self.modes.device)
         for before, after in _gathered(self._pairs(batches), 2 * most):
@@ -166,6 +170,51 @@ class DMD(AboutTheMean):
             fluctuation = coordinates @ modes[:, -frame:] + rest
             frames.append(self.mean + fluctuation.unflatten(1, self.mean.shape))
         return torch.cat(frames, dim=1)
+
+
+class DMDSkip(nn.Module):
+    """A skip connection for models of any kind: they correct the frame that DMD predicts.
+
+    What the modes do not hold persists, so that without a fit the model corrects the last frame.
+    ``scale`` is the size of a correction: the error of DMD on the training data.
+    """
+
+    scale: Float[Tensor, " k"]
+
+    def __init__(self, modes: int, history: int, horizon: int, spec: FieldSpec) -> None:
+        super().__init__()
+        self._usual = DMDConfig(
+            history=history, horizon=horizon, most_modes=modes, rest_persists=True
+        )
+        self.dmd = DMD(replace(self._usual, rank=modes, ridge=0.0), spec)
+        self.register_buffer("scale", torch.ones(horizon * len(spec.channels)))
+
+    @torch.no_grad()
+    def fit(
+        self, batches: Iterable[Batch], normalizer: Normalizer, valid: Iterable[Batch] | None = None
+    ) -> None:
+        """Fit DMD, as ``DMD.fit`` does, and measure its error."""
+        fitted = DMD(self._usual, self.dmd.spec).to(self.scale)
+        fitted.fit(batches, normalizer, valid)
+        rank = len(fitted.modes)
+        for buffer in (self.dmd.modes, self.dmd.operator):
+            buffer.zero_()
+        self.dmd.modes[:rank], self.dmd.operator[:rank, :rank] = fitted.modes, fitted.operator
+        self.dmd.mean.copy_(fitted.mean)
+        self.dmd._mark_fitted()
+        square, count = torch.zeros_like(self.dmd.mean[:, 0, 0]), 0
+        for batch in fitted._checked(batches):
+            known = (batch.mask & batch.target_mask[:, 0])[:, None]
+            error = fitted(batch.x, None, batch.mask)[:, : len(square)] - batch.y[:, 0]
+            square += torch.where(known, error, 0.0).square().sum((0, 2, 3))
+            count += int(known.sum())
+        scale = (square / max(count, 1)).sqrt().clamp(min=LEAST_CORRECTION)
+        self.scale.copy_(scale.repeat(self.dmd.config.horizon))
+
+    def forward(self, change: Tensor, x: Tensor, known: Tensor | None) -> Tensor:
+        """Return the frames of DMD with a change in units of ``scale``."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self.dmd.ahead(x, known) + self.scale[:, None, None] * change
 
 
 def _gathered(

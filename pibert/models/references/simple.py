@@ -194,7 +194,7 @@ class AboutTheMean(Reference):
         deviation = x - self.mean.repeat(frames, 1, 1)
         if known is None:
             return deviation
-        known = known.expand(len(x), 1, *x.shape[-2:])
+        known = known.expand(x.shape[0], 1, *x.shape[-2:])
         return self.uniform_state(torch.where(known, deviation, 0.0), known[:, 0])
 
 

@@ -251,7 +251,7 @@ def _pibert_mr(model: Any) -> list[Box]:
     residuals = _residuals(model, (column - 1.2, low - 0.85))
     fourier = [f"Fourier, |k| ≤ {config.fourier_modes}"] if config.fourier_modes else []
     width = config.token_width
-    last = ["+ last frame"] if config.residual else []
+    last = ["+ last frame" if model.dmd_skip is None else "+ DMD"] if config.residual else []
     return [
         *boxes,
         *residuals,

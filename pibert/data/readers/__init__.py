@@ -112,7 +112,9 @@ def identify(path: Path | str, *, isolate: bool | Limits = True) -> str:
     _require(path)
     if path.is_dir() and not any(path.iterdir()):
         raise SourceError(f"{path}: the folder is empty; name the folder that holds the data")
-    if path.is_file() and not path.stat().st_size:
+    # An empty .foam file stands for the case in its folder.
+    is_empty = path.is_file() and not path.stat().st_size
+    if is_empty and not _recognises("openfoam", openfoam, path):
         raise SourceError(f"{path}: the file is empty; get a new copy of it")
     if isinstance(isolate, Limits):
         return remote.identify_isolated(path, isolate)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pibert.data.format import check, write
-from pibert.data.readers import openfoam
+from pibert.data.readers import open_recordings, openfoam
 from pibert.data.readers.recordings import Hints, SourceError
 from tests.lookalikes.flow import T, X, Y, assert_flow, velocity
 from tests.lookalikes.openfoam import (
@@ -89,7 +89,7 @@ def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_pat
     assert any(".foam" in n for n in recordings.notes)
     (case / "a.foam").touch()
     assert openfoam.recognise(case / "a.foam")
-    assert openfoam.open_recordings(case / "a.foam")[0].num_frames == 2
+    assert open_recordings(case / "a.foam")[0].num_frames == 2
     # A line of samples is no flow, however many times it has.
     for name in TIMES:
         (samples / name / "U_mid.raw").unlink(missing_ok=True)

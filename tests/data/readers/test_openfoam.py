@@ -99,6 +99,16 @@ def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_pat
     assert any("the samples were left out" in note for note in recordings.notes)
 
 
+def test_times_before_zero_come_first(tmp_path: Path) -> None:
+    # Crank angles, for instance.
+    names = {"-0.05": -0.05, "0": 0.0, "0.05": 0.05}
+    write_case(tmp_path, X, Y, {name: vectors(t) for name, t in names.items()})
+    (flow,) = openfoam.open_recordings(tmp_path)
+    assert flow.time.tolist() == [-0.05, 0.0, 0.05]
+    expected = velocity(*np.meshgrid(X, Y), -0.05)[0]
+    np.testing.assert_allclose(flow.read()[0, 0].numpy(), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kind", "condition", "side"),
     [

@@ -14,7 +14,7 @@ from pibert.data.readers.openfoam.dictionary import Dictionary, Parser
 from pibert.data.readers.recordings import PARSING, SourceError, reading
 from pibert.data.readers.shared.files import unpack_gzip
 
-_TIME = re.compile(r"\d+(\.\d+)?([eE][+-]?\d+)?")
+_TIME = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _BLOCK = re.compile(rb"\s*(?://[^\n]*\n\s*)*(\d+)\s*\(")
 
 

@@ -36,7 +36,9 @@ from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.assembly import join
 from pibert.data.readers.shared.calibration import DELAY, SCALE
 from pibert.data.readers.shared.files import (
+    GAPS,
     Table,
+    count_frames,
     find_files,
     group_by_number,
     read_columns,
@@ -311,10 +313,9 @@ def _open(
     record, noticed = layout.measured_record(fields, first.valid[None])
     where = "" if len(files) == 1 else " of the first frame"
     notes = [*layout.notes, *first.notes(where), *noticed]
-    numbers, times = [float(number) for number in members], None
-    if len(set(np.diff(numbers))) > 1:
-        times = [number - numbers[0] for number in numbers]  # shows the gaps
-        notes.append("frames are missing between the numbers of the files")
+    times = count_frames(list(members))
+    if times is not None:
+        notes.append(GAPS)
     series = Series(
         files=files,
         read=VectorReader(program, layout, first, hints.channels),

@@ -10,7 +10,6 @@ differ in them are separate flows.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ import numpy as np
 
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
 from pibert.data.readers.shared.files import (
+    GAPS,
     Table,
+    count_frames,
     find_files,
     find_series,
     has_rows,
@@ -122,10 +123,7 @@ def _read_series(members: Mapping[int, Path], hints: Hints) -> tuple[Table, bool
                 f"flow: {file.name} has {len(first.values):,}, {members[number].name} "
                 f"{len(table.values):,}; read each file on its own"
             )
-    # Evenly numbered files have no gaps.
-    steps = {later - number for number, later in pairwise(tables)}
-    step = min(steps) if len(steps) == 1 else 1
-    frames = [(number - min(tables)) // step for number in tables]
+    frames = count_frames(list(tables)) or range(len(tables))
     column = np.repeat(frames, [len(table.values) for table in tables.values()])
     names, values = (*first.names, _FRAME_NUMBER), np.column_stack([values, column])
     return replace(first, names=names, values=values), True
@@ -228,7 +226,7 @@ def _trajectory(
         if (np.diff(times) == 1).all():
             times = None  # frame numbers are no times
         else:
-            notes = ("frames are missing between the numbers of the files",)
+            notes = (GAPS,)
     valid = take_flags(fields, hints.channels)
     filled = fields.pop(_FILLED, None)
     stated = {match[1]: match[2] for match in map(_STATED.match, table.comments) if match}

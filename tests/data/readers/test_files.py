@@ -90,3 +90,36 @@ def test_numbered_folders_are_frames(tmp_path: Path) -> None:
     write_at(*(tmp_path / "times" / time / "U.txt" for time in ("0.1", "0.15", "0.2")))
     with pytest.raises(SourceError, match="decimal number"):
         open_recordings(tmp_path / "times" / "*" / "U.txt")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("U_0.5", "U_0.55", "U_0.6"),
+        ("U_0.9", "U_1.0", "U_1.1"),
+        ("U_1e-05", "U_2e-05", "U_1e-04"),
+        ("t0.5_U", "t0.45_U"),
+    ],
+)
+def test_decimal_numbers_that_do_not_order_the_files_are_refused(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(SourceError, match=r"decimal numbers \(.*number the files"):
+        group_by_number([tmp_path / f"{name}.csv" for name in names])
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        (("slice2.9", "slice2.10"), 1),
+        (("U_0.5", "U_0.6", "U_0.9"), 1),
+        (("run1.0005", "run1.0010", "run2.0005", "run2.0010"), 2),
+    ],
+)
+def test_digits_after_a_point_may_count_frames(
+    tmp_path: Path, names: tuple[str, ...], groups: int
+) -> None:
+    files = [tmp_path / f"{name}.csv" for name in names]
+    found = group_by_number(files)
+    assert len(found) == groups
+    assert [file for members in found.values() for file in members.values()] == files

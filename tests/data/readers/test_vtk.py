@@ -194,8 +194,17 @@ def test_numbered_files_of_a_folder_are_frames_in_order(tmp_path: Path, timed: b
         write_legacy(path, LEGACY[0], (X, Y, Z), data(t=t), time=t if timed else None)
     assert_flow(opened(tmp_path), dt=0.05 if timed else None)
     write_xml(tmp_path / "other.vti", (X, Y, Z), data())
-    with pytest.raises(SourceError, match="several series, other"):
+    with pytest.raises(SourceError, match="several series .*other.vti"):
         vtk.open_recordings(tmp_path)
+
+
+def test_missing_files_of_a_folder_leave_gaps_in_time(tmp_path: Path) -> None:
+    for number in (8, 9, 11):
+        write_xml(tmp_path / f"run_{number}.vti", (X, Y, Z), data())
+    recordings = vtk.open_recordings(tmp_path)
+    assert recordings[0].time.tolist() == [0, 1, 3]
+    assert recordings[0].spec.dt is None
+    assert any("frames are missing" in note for note in recordings.notes)
 
 
 def test_a_frame_unlike_the_first_is_refused_when_it_is_read(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ decimal comma if something else separates the columns. Lines before the first ro
 An empty cell is NaN.
 
 Files of a folder or pattern are frames in the order of the numbers in their names. If several
-numbers change, the last one counts frames and the others distinguish trajectories.
+numbers change, the last one counts frames and the others distinguish trajectories. Decimal numbers,
+such as times, are refused where their last digits are not in their order.
 
 A few kilobytes can unpack to gigabytes, but fields rarely compress to less than a twentieth: a file
 may unpack to 20 times its size, or to 256 MB if that is more.
@@ -16,8 +17,9 @@ import gzip
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,8 @@ def unpack_gzip(path: Path) -> bytes:
     return data
 
 
+GAPS = "frames are missing between the numbers of the files"
+_DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+", re.IGNORECASE)
 _FRAME_FOLDER = re.compile(r"(?:frame|step|time|t)?[ _-]?\d+", re.IGNORECASE)
 
 
@@ -95,6 +99,7 @@ def group_by_number(files: Sequence[Path]) -> dict[str, dict[int, Path]]:
     groups: dict[str, dict[int, Path]] = {}
     for skeleton, similar in alike.items():
         stems = {file: names[file].removesuffix(file.suffix) for file in similar}
+        _check_order(stems)
         counter, taken = _frame_counter(list(stems.values())), set(groups)
         for file, stem in stems.items():
             number, name = 0, stem
@@ -111,6 +116,43 @@ def group_by_number(files: Sequence[Path]) -> dict[str, dict[int, Path]]:
                 )
             members[number] = file
     return {name: dict(sorted(members.items())) for name, members in groups.items()}
+
+
+def _check_order(stems: Mapping[Path, str]) -> None:
+    """Refuse decimal numbers in names, such as times, if their last digits do not order them."""
+    rows = [[match[0] for match in _DECIMAL.finditer(stem)] for stem in stems.values()]
+    for words in zip(*rows, strict=True):
+        parts: dict[str, list[str]] = {}
+        for word in dict.fromkeys(words):
+            whole, _, digits = word.partition(".")
+            parts.setdefault(whole, []).append(digits)
+        values = sorted(map(float, set(words)))
+        # The digits after the point count frames in run1.9, run1.10 and in run1.01, run2.01.
+        even = len(parts) > 1 and len(values) > 2 and np.allclose(np.diff(values, 2), 0)
+        has_exponents = len(values) > 1 and "e" in "".join(words).lower()
+        if even or has_exponents or not all(map(_count_up, parts.values())):
+            raise SourceError(
+                f"{next(iter(stems))}: the names have decimal numbers ({', '.join(words[:3])}), "
+                "whose last digits do not order the frames; number the files 0, 1, 2 ..."
+            )
+
+
+def _count_up(decimals: Sequence[str]) -> bool:
+    """Return whether digits after a point are in the order of their decimals, or count by one."""
+    if not all(map(str.isdecimal, decimals)):
+        return True
+    ordered = sorted(decimals, key=int)
+    counts = {int(later) - int(digits) for digits, later in pairwise(ordered)} == {1}
+    return counts or ordered == sorted(decimals, key=lambda digits: float(f"0.{digits}"))
+
+
+def count_frames(numbers: Sequence[int]) -> list[float] | None:
+    """Return the frames that the numbers of files count, from 0; None if none is missing.
+
+    Evenly numbered files have no gaps.
+    """
+    steps = {later - number for number, later in pairwise(numbers)}
+    return [float(number - numbers[0]) for number in numbers] if len(steps) > 1 else None
 
 
 def find_series(path: Path, suffixes: Sequence[str]) -> dict[str, dict[int, Path]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pibert.data.provenance import own_record, own_spec, restored
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
+from pibert.data.readers.shared.files import GAPS, count_frames, group_by_number
 from pibert.data.readers.shared.series import CellPlane, Plane, Series, open_series
 from pibert.data.readers.shared.space import cut_plane
 from pibert.data.readers.vtk.legacy import HEAD, read_legacy
@@ -129,24 +130,25 @@ def _read_collection(path: Path) -> dict[float, Path]:
 
 
 def _open_folder(path: Path, hints: Hints) -> Recordings:
-    """The files of a folder as frames, in the order of the number that ends their names."""
-    series: dict[tuple[str, str], list[tuple[int, Path]]] = {}
-    for file in _files(path, *_FRAMES):
-        stem = file.stem.rstrip("0123456789")
-        number = file.stem[len(stem) :]
-        series.setdefault((stem, file.suffix), []).append((int(number or 0), file))
+    """The files of a folder as frames, in the order of their numbers."""
+    series = group_by_number(sorted(_files(path, *_FRAMES)))
     if len(series) > 1:
-        names = ", ".join(f"{stem}*{suffix}" for stem, suffix in sorted(series)[:8])
+        names = ", ".join(next(iter(files.values())).name for files in list(series.values())[:8])
         raise SourceError(
-            f"{path}: it holds several series, {names}; name one file, or give each series a folder"
+            f"{path}: it holds several series ({names} ...); name one file, or give each series a "
+            "folder"
         )
-    ordered = [file for _, file in sorted(next(iter(series.values())))]
+    ((numbers, ordered),) = ((list(files), list(files.values())) for files in series.values())
     times: list[float] = []
     for file in ordered:
         if (time := read_plane(file).time) is None:
             break
         times.append(time)
-    return _open(ordered, path, hints, path.name, times if len(times) == len(ordered) else None)
+    if len(times) == len(ordered):
+        return _open(ordered, path, hints, path.name, times)
+    counted = count_frames(numbers)
+    found = _open(ordered, path, hints, path.name, counted)
+    return found if counted is None else replace(found, notes=(*found.notes, GAPS))
 
 
 def _open(

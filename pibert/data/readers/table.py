@@ -146,10 +146,11 @@ def _columns(
         names[:4] = "xyuv"
         notes.append("the columns have no names; the first four were read as x, y, u, v")
     for text, name, values in zip(table.names, names, table.values.T, strict=True):
-        if name is None:
+        conditions = {key: float(value) for key, value in _ASSIGNED.findall(text.partition("@")[2])}
+        # The first of several columns with one meaning counts.
+        if name is None or (name, conditions) in [(c.name, c.conditions) for c in columns]:
             others.append(text)
             continue
-        conditions = {key: float(value) for key, value in _ASSIGNED.findall(text.partition("@")[2])}
         columns.append(_Column(name, split_unit(text)[1], conditions, values))
     _check_field(path, table, columns)
     if others:
@@ -205,7 +206,7 @@ def _trajectory(
     numbered: bool,
     hints: Hints,
 ) -> tuple[Trajectory, tuple[str, ...]]:
-    axes = {column.name: column.values for column in reversed(columns)}  # the first of each name
+    axes = {column.name: column.values for column in columns}
     x, y, time = axes["x"], axes["y"], axes.get("t")
     series: dict[str, dict[float, np.ndarray]] = {}
     units: dict[str, str] = {}

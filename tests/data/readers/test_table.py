@@ -112,6 +112,16 @@ def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
             table.open_recordings(folder)
 
 
+def test_the_first_of_two_columns_with_one_meaning_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "flow.csv"
+    columns = [X, Y, 2 * X, 3 * Y, 0 * X - 1, 0 * X - 2]
+    path.write_text("x,y,u,v,U,Vy\n" + text_of(columns))
+    recordings = table.open_recordings(path)
+    expected = np.stack([2 * X, 3 * Y]).reshape(1, 2, 2, 3)
+    np.testing.assert_array_equal(recordings[0].read().numpy(), expected)
+    assert any("left out: U, Vy" in note for note in recordings.notes)
+
+
 def test_files_with_different_points_are_not_frames_of_a_flow(tmp_path: Path) -> None:
     for number, points in ((1, 6), (2, 5)):
         text = "x,y,u,v\n" + text_of([values[:points] for values in (X, Y, X, Y)])

@@ -121,6 +121,11 @@ def _tecplot(path: Path, table: Table, columns: Columns) -> Marks:
     header = " ".join(table.comments)
     if re.search(r"\b(?:DATAPACKING|F)\s*=\s*BLOCK", header, re.IGNORECASE):
         raise SourceError(f"{path}: Tecplot data packed in blocks; export it packed by points")
+    if re.search(r"\b(?:ZONETYPE|F)\s*=\s*\"?FE", header, re.IGNORECASE):
+        raise SourceError(
+            f"{path}: a Tecplot zone of finite elements, whose list of elements follows the points; "
+            "export an ordered zone (I, J), or VTK"
+        )
     size = [re.search(rf"\b{letter}\s*=\s*(\d+)", header) for letter in "IJ"]
     if size[0] and size[1]:
         _check_size(path, int(size[0][1]) * int(size[1][1]), len(table.values))
@@ -266,8 +271,8 @@ def _known_columns(
     ours = name_columns(path, names, channels)
     for text, our, values in zip(names, ours, table.values.T, strict=False):
         bare, unit = split_unit(text)
-        if our is not None and our in (*_COORDINATES, *_CHANNELS, *channels):
-            columns.setdefault(our, (values, unit))
+        if our is not None and our not in columns and our in (*_COORDINATES, *_CHANNELS, *channels):
+            columns[our] = (values, unit)
         elif bare.lower() in flags:
             columns[bare.lower()] = (values, unit)
         else:

@@ -124,6 +124,19 @@ def test_zero_vectors_of_davis_text_are_missing(tmp_path: Path, decimal_comma: b
         only(path)
 
 
+def test_the_elements_of_a_tecplot_zone_are_not_read_as_points(tmp_path: Path) -> None:
+    # Four columns of points, then four points of every quadrilateral.
+    path = tmp_path / "fe.dat"
+    path.write_text(
+        'TITLE = "a"\nVARIABLES = "X", "Y", "U", "V"\n'
+        "ZONE N=6, E=2, DATAPACKING=POINT, ZONETYPE=FEQUADRILATERAL\n"
+        "0 0 1 2\n1 0 1 2\n2 0 1 2\n0 1 1 2\n1 1 1 2\n2 1 1 2\n"
+        "1 2 5 4\n2 3 6 5\n"
+    )
+    with pytest.raises(SourceError, match="zone of finite elements"):
+        open_recordings(path)
+
+
 def test_tecplot_files_mark_missing_vectors_by_flag_or_zeros(tmp_path: Path) -> None:
     field = sample()
     write_tecplot(tmp_path / "flagged.dat", field, MASK == 0)

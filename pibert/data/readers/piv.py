@@ -123,8 +123,7 @@ def _tecplot(path: Path, table: Table, columns: Columns) -> Marks:
         raise SourceError(f"{path}: Tecplot data packed in blocks; export it packed by points")
     if re.search(r"\b(?:ZONETYPE|F)\s*=\s*\"?FE", header, re.IGNORECASE):
         raise SourceError(
-            f"{path}: a Tecplot zone of finite elements, whose list of elements follows the points; "
-            "export an ordered zone (I, J), or VTK"
+            f"{path}: a Tecplot zone of finite elements; export an ordered zone (I, J), or VTK"
         )
     size = [re.search(rf"\b{letter}\s*=\s*(\d+)", header) for letter in "IJ"]
     if size[0] and size[1]:

@@ -25,6 +25,8 @@ from tests.lookalikes.piv import sample, write_davis
         ("vorticity [1/s]", "omega", "1/s"),
         ("Time [s]", "t", "s"),
         ("v (m/s) @ t=0.1", "v", "m/s"),
+        ("Velocity[j] (m/s)", "v", "m/s"),
+        ("Velocity[k]", "w", None),
     ],
 )
 def test_known_names(text: str, name: str, unit: str | None) -> None:

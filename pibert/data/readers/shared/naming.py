@@ -37,6 +37,8 @@ _VELOCITY = re.compile(
 # ParaView's names for the components of a vector: "U:0", "Points_2". "U_0" may also be a frame.
 _NUMBERED_COMPONENT = re.compile(r"(?:(u|v|vel|velocity):|(points|coordinates)[:_ ])([012])")
 _COMPONENT = re.compile(r"(u|v|vel|velocity)[_ ](\d+)", re.IGNORECASE)
+# STAR-CCM+'s names: "Velocity[i]".
+_INDEXED_COMPONENT = re.compile(r"(velocity|position)\s*\[([ijk])\]", re.IGNORECASE)
 _CONDITION = re.compile(r"\s*@.*$")
 _BRACKETED = re.compile(r"^(.*?)\s*[\[({]\s*([^\])}]*)\s*[\])}]\s*$")
 _LENGTHS = r"(?:[munkcµμ]?m|px|pix|pixels?|in|ft)"
@@ -128,6 +130,8 @@ def _numbered_components(names: Sequence[str]) -> dict[str, str]:
 def split_unit(text: str) -> tuple[str, str | None]:
     """Return a header's name without its unit and conditions, and the unit."""
     name = _CONDITION.sub("", text.strip().strip("\"'")).strip()
+    if _INDEXED_COMPONENT.fullmatch(name):
+        return name, None
     found = _BRACKETED.match(name) or _BARE_UNIT.match(name) or _SUFFIXED.match(name)
     if found is None or not found[1]:
         return name, None
@@ -153,6 +157,8 @@ def _meaning(name: str) -> str | None:
     if name == "T":
         return "T"
     name = name.lower()
+    if indexed := _INDEXED_COMPONENT.fullmatch(name):
+        return (_COMPONENTS if indexed[1] == "velocity" else _AXES)["ijk".index(indexed[2])]
     if numbered := _NUMBERED_COMPONENT.fullmatch(name):
         return (_COMPONENTS if numbered[1] else _AXES)[int(numbered[3])]
     name = re.sub(r"[\s_.:-]", "", name)

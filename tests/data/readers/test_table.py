@@ -112,6 +112,13 @@ def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
             table.open_recordings(folder)
 
 
+def test_units_of_texts_in_latin_1_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "flow.csv"
+    rows = text_of([X, Y, 2 * X, 3 * Y])
+    path.write_bytes("x [µm],y [µm],u [mm/s],v [mm/s]\n".encode("latin-1") + rows.encode())
+    assert table.open_recordings(path)[0].length_unit == "um"
+
+
 def test_the_first_of_two_columns_with_one_meaning_is_read(tmp_path: Path) -> None:
     path = tmp_path / "flow.csv"
     columns = [X, Y, 2 * X, 3 * Y, 0 * X - 1, 0 * X - 2]

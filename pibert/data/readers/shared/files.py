@@ -269,8 +269,16 @@ def read_head(path: Path) -> list[str] | None:
         return None
     if not data or b"\0" in data:
         return None
-    lines = data.decode("utf-8-sig", "replace").splitlines()
-    return lines[:-1] if len(data) == _HEAD_BYTES else lines
+    # Whole lines: a cut may also split a character.
+    return _decode(data[: data.rfind(b"\n") + 1] if len(data) == _HEAD_BYTES else data).splitlines()
+
+
+def _decode(data: bytes) -> str:
+    """Return a text in UTF-8 or, as many programs on Windows write it (µm, m²/s²), in Latin-1."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
 
 
 def has_rows(head: Sequence[str]) -> bool:
@@ -287,7 +295,7 @@ def read_columns(path: Path) -> Table:
     """Read the columns of a text file; SourceError if there are none, or a row is broken."""
     require_regular(path)
     try:
-        text = path.read_bytes().decode("utf-8-sig", "replace")
+        text = _decode(path.read_bytes())
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
     lines = text.splitlines()

@@ -36,7 +36,9 @@ class TableWriter(FrameWriter):
         for time, *frame in zip(block.time, *parts, strict=True):
             columns = [time.expand_as(x), x, y, *torch.cat(frame).double().flatten(1)]
             text = io.StringIO()
-            np.savetxt(text, torch.stack(columns, 1).numpy(), "%.9g", ",")
+            # Fields are float32; the times and coordinates float64.
+            formats = ["%.16g"] * 3 + ["%.9g"] * (len(columns) - 3)
+            np.savetxt(text, torch.stack(columns, 1).numpy(), formats, ",")
             self._write(text.getvalue())
 
     def _write(self, text: str) -> None:

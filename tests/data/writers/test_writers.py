@@ -96,6 +96,18 @@ def test_a_table_has_a_line_for_every_point_and_is_read_again(tmp_path: Path) ->
     assert marked.nonzero()[:, -2:].unique(dim=0).tolist() == [[0, 1]]
 
 
+def test_a_table_keeps_close_times_and_places_far_from_zero_apart(tmp_path: Path) -> None:
+    about = description()
+    spec = replace(about.spec, grid=replace(about.spec.grid, origin=(5e5, 4e6)))
+    one = block(0, 2)
+    with WRITERS[".csv"](tmp_path / "flow.csv", replace(about, spec=spec)) as writer:
+        writer.append(replace(one, time=1e6 + one.time / 1000))
+    (found,) = open_recordings(tmp_path / "flow.csv")
+    assert found.time.tolist() == pytest.approx([1e6 + 0.01, 1e6 + 0.0105], abs=1e-9)
+    assert found.spec.grid.origin == pytest.approx((5e5, 4e6), abs=1e-9)
+    assert found.spec.grid.dx == pytest.approx(0.1, rel=1e-6)
+
+
 def test_vtk_images_hold_vectors_and_scalars_at_their_points(tmp_path: Path) -> None:
     written(tmp_path / "flow.pvd", gap=True)
     entries = list(ElementTree.parse(tmp_path / "flow.pvd").iter("DataSet"))

@@ -1,8 +1,8 @@
 """NetCDF files, 3 and 4, with or without the attributes of the CF conventions.
 
 Dimensions give the order of the axes; ``standard_name``, ``axis`` and ``units`` the meaning of a
-variable. Packed values are unpacked and fill values are missing. Times that count from a date
-become seconds since the first frame.
+variable. Packed values are unpacked; fill values and values outside the valid range are missing.
+Times that count from a date become seconds since the first frame.
 """
 
 import contextlib
@@ -50,6 +50,9 @@ _STANDARD_NAMES = {
 _COORDINATES = {"lon": "x", "longitude": "x", "lat": "y", "latitude": "y"}
 _UNWRITTEN = 9.9e36
 """The fill value that the library leaves where nothing was written is above this."""
+_UNWRITTEN_WHOLE = {"i2": -32767, "u2": 65535, "i4": -(2**31) + 1, "u4": 2**32 - 1}
+_UNWRITTEN_WHOLE |= {"i8": -(2**63) + 2, "u8": 2**64 - 2}
+"""The same for whole numbers, by type; bytes have none."""
 _SINCE = re.compile(r"(\w+)\s+since\s+", re.IGNORECASE)
 _SECONDS = {
     **dict.fromkeys(("s", "sec", "second"), 1.0),
@@ -131,9 +134,13 @@ class NetcdfStore(PerProcess):
     def read(self, key: str, where: Where) -> np.ndarray:
         dataset = self.open()
         with reading(self.path, "this NetCDF file"):
-            values = np.asarray(dataset.variables[key][where].values)
+            item = dataset.variables[key]
+            values = np.asarray(item[where].values)
         if values.dtype.kind == "f":
             values = np.where(np.abs(values) > _UNWRITTEN, np.nan, values)
+        low, high = _valid_range(item)
+        if bool((outside := (values < low) | (values > high)).any()):
+            values = np.where(outside, np.nan, values)
         if self.seconds is not None and self.seconds[0] == key:
             values = (values - values.reshape(-1)[0]) * self.seconds[1]
         return values
@@ -164,9 +171,34 @@ def _open(path: Path) -> Any:
             with open_hdf5(path) as file:
                 file.visititems(lambda name, item: None)
             options = {"driver_kwds": {"locking": False}}
-        return xarray.open_dataset(
-            path, engine=engine, decode_times=False, cache=False, backend_kwargs=options
+        dataset = xarray.open_dataset(
+            path, engine=engine, decode_cf=False, cache=False, backend_kwargs=options
         )
+        for item in dataset.variables.values():
+            unwritten = _UNWRITTEN_WHOLE.get(item.dtype.str[1:])
+            if unwritten is not None and item.ndim > 1 and "_Unsigned" not in item.attrs:
+                item.attrs.setdefault("_FillValue", item.dtype.type(unwritten))
+        return xarray.decode_cf(dataset, decode_times=False)
+
+
+def _valid_range(item: Any) -> tuple[float, float]:
+    """Return the least and the largest valid value of a variable, by its attributes in CF."""
+    names = ("valid_range", "valid_min", "valid_max")
+    stated = {name: np.ravel(item.attrs[name]) for name in names if name in item.attrs}
+    stated = {name: ends for name, ends in stated.items() if len(ends) and ends.dtype.kind in "fiu"}
+    both = stated.get("valid_range", np.array([-np.inf, np.inf]))
+    low, high = (
+        float(stated.get(name, both)[end]) for name, end in (("valid_min", 0), ("valid_max", -1))
+    )
+    packed = np.dtype(item.encoding.get("dtype", item.dtype)).kind in "iu"
+    if packed and all(ends.dtype.kind in "iu" for ends in stated.values()):
+        # The limits are packed, too; half a step allows for rounding.
+        scale, offset = (
+            item.encoding.get(n, d) for n, d in (("scale_factor", 1), ("add_offset", 0))
+        )
+        low, high = sorted((scale * low + offset, scale * high + offset))
+        low, high = low - abs(scale) / 2, high + abs(scale) / 2
+    return low, high
 
 
 def _variable(key: str, item: Any, dataset: Any) -> Variable:

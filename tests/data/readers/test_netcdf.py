@@ -87,6 +87,41 @@ def test_fill_values_are_missing_and_packed_values_are_unpacked(
         torch.testing.assert_close(trajectory.read()[:, 1][known], wanted[known], atol=6e-3, rtol=0)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("attributes", "encoding", "written"),
+    [
+        ({"valid_range": np.array([-90.0, 90.0])}, {}, -9999.0),
+        ({"valid_min": -90.0}, {}, -9999.0),
+        ({"valid_max": np.float32(90.0)}, {}, 1e20),
+        # Limits of packed numbers are packed.
+        (
+            {"valid_range": np.array([-9000, 9000], "i2")},
+            {"dtype": "i2", "scale_factor": 0.01, "add_offset": 1.0},
+            -99.99,
+        ),
+        # What the library leaves where nobody wrote whole numbers.
+        ({}, {"dtype": "i2", "scale_factor": 0.01, "_FillValue": None}, -327.67),
+        ({}, {"dtype": "i4", "scale_factor": 0.01, "_FillValue": None}, -21474836.47),
+    ],
+)
+def test_values_outside_the_valid_range_and_unwritten_ones_are_missing(
+    tmp_path: Path,
+    engine: str,
+    attributes: dict[str, Any],
+    encoding: dict[str, Any],
+    written: float,
+) -> None:
+    data, path = dataset().astype("f8"), tmp_path / "flow.nc"
+    data["V"].values[2, 1, 3] = written
+    data["V"].attrs |= attributes
+    data.to_netcdf(path, engine=engine, encoding={"V": encoding})
+    (trajectory,) = netcdf.open_recordings(path)
+    assert (~trajectory.known()).nonzero().tolist() == [[2, 1, 3]]
+    wanted, known = torch.from_numpy(fields()["v"]), trajectory.known()
+    torch.testing.assert_close(trajectory.read()[:, 1][known], wanted[known], atol=6e-3, rtol=0)
+
+
 def test_coordinates_in_degrees_give_a_note(tmp_path: Path) -> None:
     path = tmp_path / "flow.nc"
     data = dataset().rename(x="lon", y="lat")

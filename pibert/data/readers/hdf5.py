@@ -1,8 +1,9 @@
 """HDF5 files without a special format: datasets are found by their names and shapes.
 
-The unit of a dataset is its attribute ``units``; dt, dx, dy and Re may be datasets of one number or
-attributes of the file. Groups with datasets of the same names are separate flows; datasets of their
-parent groups (coordinates, time) belong to them too.
+The unit of a dataset is its attribute ``units``; the names of its dimension scales give the order
+of its axes. ``scale_factor``, ``_FillValue`` ... mean what they mean in NetCDF. dt, dx, dy and Re
+may be datasets of one number or attributes of the file. Groups with datasets of the same names are
+separate flows; datasets of their parent groups (coordinates, time) belong to them too.
 """
 
 from collections import Counter
@@ -18,7 +19,8 @@ from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
 from pibert.data.readers.matlab import is_matlab_hdf5
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.assembly import join, make_recordings
-from pibert.data.readers.shared.roles import STEPS, Variable
+from pibert.data.readers.shared.naming import standard_name
+from pibert.data.readers.shared.roles import STEPS, Variable, find_axis
 from pibert.data.readers.shared.stores import Hdf5Store
 
 TITLE = "HDF5 with named datasets (.h5, .hdf5)"
@@ -83,13 +85,32 @@ def _survey(file: h5py.File) -> tuple[list[Variable], dict[str, Any]]:
         if isinstance(name, bytes):
             raise ValueError(f"the name {name!r} is not text")
         if isinstance(item, h5py.Dataset) and item.shape is not None:
-            stated = [_text(item.attrs[key]) for key in ("units", "unit") if key in item.attrs]
-            unit = stated[0] if stated else None
-            variables.append(Variable(key=name, shape=item.shape, dtype=item.dtype, unit=unit))
+            stated = [item.attrs[key] for key in item.attrs if key.lower() in ("units", "unit")]
+            unit = _text(stated[0]) if stated else None
+            variables.append(
+                Variable(
+                    key=name,
+                    shape=item.shape,
+                    dtype=item.dtype,
+                    unit=unit,
+                    axes=_axes(item),
+                )
+            )
 
     file.visititems(visit)
     wanted = ("title", "doi", "licence", "license", "url")
     return variables, {key: _text(file.attrs[key]) for key in wanted if key in file.attrs}
+
+
+def _axes(dataset: h5py.Dataset) -> str | None:
+    """Return the order of the axes that labels or dimension scales state; None if they do not."""
+    names = [
+        dim.label or (dim.keys() or [""])[0] or (str(dim[0].name) if len(dim) else "")
+        for dim in dataset.dims
+    ]
+    letters = [find_axis(name.rsplit("/", 1)[-1]) or standard_name(name)[0] for name in names]
+    axes = "".join(letter or "?" for letter in letters)
+    return axes if {*"xy"} <= {*axes} <= {*"btcyx"} and len(axes) == len({*axes}) else None
 
 
 def _flows(variables: Sequence[Variable]) -> list[str]:

@@ -19,7 +19,7 @@ from pibert.data.hdf5 import DAMAGED, PerProcess, open_hdf5
 from pibert.data.provenance import own_record, own_spec, restored
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.assembly import make_recordings
-from pibert.data.readers.shared.roles import Variable, meaning
+from pibert.data.readers.shared.roles import Variable, find_axis, meaning
 from pibert.data.readers.shared.stores import Where
 from pibert.data.wording import import_extra
 
@@ -30,13 +30,6 @@ MEASURED = True
 UPLOADS = _SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
 _CLASSIC = (b"CDF\x01", b"CDF\x02")
 _HDF5 = b"\x89HDF"
-_DIMENSIONS = {
-    "t": ("t", "time", "nt", "frame", "frames", "snapshot"),
-    "y": ("y", "lat", "latitude", "ny", "j", "row", "rows"),
-    "x": ("x", "lon", "longitude", "nx", "i", "column", "columns"),
-    "c": ("c", "channel", "channels", "component"),
-    "b": ("b", "case", "member", "sample", "trajectory", "run"),
-}
 _STANDARD_NAMES = {
     "x": r"projection_x_coordinate|longitude|grid_longitude",
     "y": r"projection_y_coordinate|latitude|grid_latitude",
@@ -234,10 +227,7 @@ def _letter(dimension: str, size: int, dataset: Any) -> str:
     if dimension in dataset.variables:
         attributes = dataset.variables[dimension].attrs
         names += [str(attributes.get(key, "")).lower() for key in ("axis", "standard_name")]
-    for letter, known in _DIMENSIONS.items():
-        if any(name in known for name in names):
-            return letter
-    return "1" if size == 1 else ""
+    return next(filter(None, map(find_axis, names)), "1" if size == 1 else "")
 
 
 def _seconds(path: Path, key: str, attributes: Mapping[str, Any]) -> tuple[str, float] | None:

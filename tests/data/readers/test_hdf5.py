@@ -105,3 +105,39 @@ def test_datasets_are_listed_if_no_flow_is_found(tmp_path: Path) -> None:
         file["df"].attrs["pandas_type"] = np.bytes_("frame")
     with pytest.raises(SourceError, match=r"pandas.*to_csv"):
         hdf5.open_recordings(tmp_path / "frame.h5")
+
+
+def test_packed_values_and_fill_values_follow_their_attributes(tmp_path: Path) -> None:
+    path = tmp_path / "flow.h5"
+    write_flow(path)
+    with h5py.File(path, "a") as file:
+        wanted = file["Vx"][...]
+        packed = np.rint(100 * (wanted - 1)).astype("i2")
+        packed[1, 2, 3] = -32767
+        del file["Vx"]
+        file["Vx"] = packed
+        attributes = {"scale_factor": 0.01, "add_offset": 1.0, "_FillValue": np.int16(-32767)}
+        file["Vx"].attrs.update(attributes)
+        v = file["Vy"][...]
+        v[0, 0, 0] = -9999.0
+        del file["Vy"]
+        file.create_dataset("Vy", data=v, fillvalue=-9999.0)
+    flow = hdf5.open_recordings(path)[0]
+    known = flow.known()
+    assert (~known).nonzero().tolist() == [[0, 0, 0], [1, 2, 3]]
+    values = flow.read()[:, 0].numpy()[known]
+    np.testing.assert_allclose(values, wanted[known], atol=6e-3)
+
+
+def test_dimension_scales_give_the_order_of_axes_of_equal_length(tmp_path: Path) -> None:
+    u = np.arange(18.0).reshape(2, 3, 3)  # (t, x, y)
+    with h5py.File(tmp_path / "flow.h5", "w") as file:
+        for name, values in {"time": [0.0, 1.0], "x": [0.0, 1.0, 2.0], "y": [5.0, 6, 7]}.items():
+            file[name] = np.array(values)
+            file[name].make_scale(name)
+        for name, values in {"u": u, "v": u + 100}.items():
+            file[name] = values
+            for axis, scale in enumerate(("time", "x", "y")):
+                file[name].dims[axis].attach_scale(file[scale])
+    flow = hdf5.open_recordings(tmp_path / "flow.h5")[0]
+    np.testing.assert_array_equal(flow.read()[:, 0].numpy(), u.swapaxes(1, 2))

@@ -25,7 +25,7 @@ _SCALARS = {
     **dict.fromkeys(("t", "time", "times"), "t"),
 }
 _COORDINATE = re.compile(
-    r"(?:(?P<a>[xyz])(?:coord|coordinate|coordinates|pos|position)?"
+    r"(?:(?P<a>[xyz])(?:coord|coordinate|coordinates|pos|position|c|cent(?:er|re)s?)?"
     r"|(?:coord|coordinate|pos|position)(?P<b>[xyz]))"
 )
 _VELOCITY = re.compile(

@@ -49,6 +49,14 @@ FLAGS = {
 }
 """Names of flags: what they mark, and whether by numbers above 0 or by 0. The meaning of ``mask``
 and ``chc`` follows from the values (``assembly``)."""
+_DIMENSIONS = {
+    "t": ("t", "time", "nt", "frame", "frames", "snapshot"),
+    "y": ("y", "lat", "latitude", "ny", "j", "row", "rows"),
+    "x": ("x", "lon", "longitude", "nx", "i", "column", "columns"),
+    "c": ("c", "channel", "channels", "component"),
+    "b": ("b", "case", "member", "sample", "trajectory", "run"),
+}
+"""Names of the dimensions of an array, by the letters of ``stores``."""
 _TURBULENCE = ("k", "tke", "nut", "mut", "epsilon")
 """Fields of a turbulence model; an ``omega`` beside them is its dissipation rate."""
 
@@ -99,6 +107,11 @@ def meaning(variable: Variable) -> tuple[str | None, str | None]:
     if variable.unit is not None:
         unit = standard_unit(variable.unit)
     return name, unit
+
+
+def find_axis(dimension: str) -> str | None:
+    """Return the letter of an axis by the name of its dimension; None if it is unknown."""
+    return next((a for a, names in _DIMENSIONS.items() if dimension.lower() in names), None)
 
 
 def _fits(axes: str, shape: tuple[int, ...], lengths: Mapping[str, int]) -> bool:

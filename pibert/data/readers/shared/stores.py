@@ -114,7 +114,8 @@ def read_flags(flags: ArraySource, marks: bool | int, frames: slice) -> Tensor:
 class Hdf5Store(PerProcess):
     """The datasets of an HDF5 file and, as ``@name``, its attributes.
 
-    The axes of MATLAB's files are in MATLAB's order.
+    Values that attributes of the CF conventions pack are unpacked; fill values become NaN. The axes
+    of MATLAB's files are in MATLAB's order.
     """
 
     def __init__(self, path: Path, *, matlab: bool = False) -> None:
@@ -130,11 +131,27 @@ class Hdf5Store(PerProcess):
                 return np.asarray(self.open().attrs[key[1:]])
             dataset = self.open()[key]
             if not self.matlab:
-                return np.asarray(dataset[where])
+                return _unpacked(dataset, np.asarray(dataset[where]))
             if len(where) != dataset.ndim:
                 # A MATLAB vector has two axes.
                 return np.asarray(np.asarray(dataset).reshape(-1)[where])
             return np.asarray(dataset[where[::-1]]).T
+
+
+def _unpacked(dataset: h5py.Dataset, values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind not in "fiu":
+        return values
+    names = [n for n in ("_FillValue", "missing_value") if n in dataset.attrs]
+    codes = [np.asarray(dataset.attrs[name]) for name in names]
+    # HDF5's own fill value is 0 if nobody states another.
+    codes += [np.asarray(dataset.fillvalue)] if dataset.fillvalue else []
+    packing = [n for n in ("scale_factor", "add_offset") if n in dataset.attrs]
+    if not (codes or packing):
+        return values
+    missing = [np.isin(values, code) for code in codes if code.dtype.kind in "fiu"]
+    values = np.where(np.any([np.zeros(values.shape, bool), *missing], axis=0), np.nan, values)
+    scale, offset = dataset.attrs.get("scale_factor", 1), dataset.attrs.get("add_offset", 0)
+    return np.asarray(values * np.ravel(scale)[0] + np.ravel(offset)[0])
 
 
 class MemoryStore:

@@ -35,6 +35,7 @@ from pibert.data.readers.shared.naming import (
     split_unit,
     take_flags,
 )
+from pibert.data.readers.shared.stores import describe_fill_codes, find_fill_codes
 from pibert.fields import Trajectory
 
 TITLE = "text in columns (CSV, COMSOL)"
@@ -230,6 +231,10 @@ def _trajectory(
             notes = (GAPS,)
     valid = take_flags(fields, hints.channels)
     filled = fields.pop(_FILLED, None)
+    values = np.stack(list(fields.values()), axis=1)
+    notes += tuple(describe_fill_codes(list(fields), values))
+    values = np.where(find_fill_codes(values), np.nan, values)
+    fields = dict(zip(fields, np.moveaxis(values, 1, 0), strict=True))
     stated = {match[1]: match[2] for match in map(_STATED.match, table.comments) if match}
     length = _unit(columns, "x") or stated.pop("Length unit", "null")
     trajectory, more = on_uniform_grid(

@@ -278,3 +278,29 @@ def test_a_folder_or_pattern_of_archives_is_a_set_of_flows(tmp_path: Path) -> No
     (runs[0] / "notes.txt").write_text("about")
     with pytest.raises(SourceError, match=r"a/\*\.npz"):
         open_recordings(runs[0])
+
+
+@pytest.mark.parametrize("code", [-9999.0, -99999.0, 1e20, np.float32(1e30)])
+@pytest.mark.parametrize("scattered", [False, True])
+def test_codes_of_missing_values_are_missing_and_noted(
+    tmp_path: Path, code: float, scattered: bool
+) -> None:
+    flow, (x, y) = fields(), np.meshgrid(X, Y)
+    flow["u"][[0, 5], 2, 3] = code
+    named = {**flow, **AXES}
+    if scattered:
+        named = {name: values.reshape(6, -1) for name, values in flow.items()}
+        named |= {"x": x.ravel(), "y": y.ravel(), "t": T}
+    recordings = saved(tmp_path, **named)
+    (trajectory,) = recordings
+    assert (~trajectory.known()).nonzero().tolist() == [[0, 2, 3], [5, 2, 3]]
+    assert any(f"u {code:g}" in note for note in recordings.notes)
+    torch.testing.assert_close(trajectory.read()[1:5, 0], torch.from_numpy(flow["u"][1:5]))
+
+
+def test_values_that_look_like_codes_are_kept_among_values_of_their_size(tmp_path: Path) -> None:
+    p = np.linspace(-12000, 4000, fields()["u"].size).astype("f4").reshape(fields()["u"].shape)
+    p[:, 2, 3], p[:, 0, 0] = -9999, -999
+    recordings = saved(tmp_path, p=p, **fields(), **AXES)
+    assert torch.equal(recordings[0].read()[:, 2], torch.from_numpy(p))
+    assert not recordings.notes

@@ -88,6 +88,7 @@ def test_fill_values_are_missing_and_packed_values_are_unpacked(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.filterwarnings("ignore:saving variable V")
 @pytest.mark.parametrize(
     ("attributes", "encoding", "written"),
     [

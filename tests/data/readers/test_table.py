@@ -119,6 +119,20 @@ def test_units_of_texts_in_latin_1_are_read(tmp_path: Path) -> None:
     assert table.open_recordings(path)[0].length_unit == "um"
 
 
+def test_codes_of_missing_values_do_not_reach_their_neighbours(tmp_path: Path) -> None:
+    # Points of no grid are interpolated.
+    generator = np.random.default_rng(0)
+    x, y = generator.random((2, 400))
+    u = np.where(np.arange(400) % 50 == 0, -9999, 1 + x)
+    path = tmp_path / "flow.csv"
+    path.write_text("x,y,u,v\n" + text_of([x, y, u, 2 + y]))
+    recordings = table.open_recordings(path)
+    assert any("u -9999" in note for note in recordings.notes)
+    flow = recordings[0]
+    values = flow.read()[:, 0][flow.known()]
+    assert len(values) > 200 and float(values.min()) > 0.9
+
+
 def test_the_first_of_two_columns_with_one_meaning_is_read(tmp_path: Path) -> None:
     path = tmp_path / "flow.csv"
     columns = [X, Y, 2 * X, 3 * Y, 0 * X - 1, 0 * X - 2]

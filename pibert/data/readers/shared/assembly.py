@@ -1,8 +1,8 @@
 """Trajectories from the named arrays of a file.
 
-Fields on a uniform grid stay in the file: frames are read, transposed and flipped on demand, and a
-point is valid where all of its values are finite. Fields on other points are loaded and resampled
-to a uniform grid.
+Fields on a uniform grid stay in the file: frames are read, transposed and flipped on demand. A
+point is valid where all of its values are finite and none is a code of missing values such as
+-9999. Fields on other points are loaded and resampled to a uniform grid.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,14 @@ from pibert.data.readers.shared.grids import Layout, describe, find_layout, on_u
 from pibert.data.readers.shared.interpolation import percent
 from pibert.data.readers.shared.naming import check_axis_units
 from pibert.data.readers.shared.roles import Roles, Variable, meaning
-from pibert.data.readers.shared.stores import ArraySource, Piece, Store, read_flags
+from pibert.data.readers.shared.stores import (
+    ArraySource,
+    Piece,
+    Store,
+    describe_fill_codes,
+    find_fill_codes,
+    read_flags,
+)
 from pibert.data.views import MappedFrames, finite_points, mask_shape
 from pibert.fields import Trajectory
 
@@ -183,7 +190,8 @@ class Plan:
         flips = {"flip_x": "x" in flipped, "flip_y": "y" in flipped}
         states = self._source(list(self.pieces.values()), member, **flips)
         masks: dict[str, Any] = {}
-        notes = list(layout.notes)
+        first = states.read_stored(slice(0, 1))
+        notes = [*layout.notes, *describe_fill_codes(list(self.pieces), first)]
         for role, (piece, marks) in self._resolved_flags(states, member, flips, notes).items():
             source = self._source([piece], member, **flips)
             if "t" in piece.axes:
@@ -204,8 +212,9 @@ class Plan:
     def _load(self, name: str, member: int) -> tuple[Trajectory, tuple[str, ...]]:
         """Return a trajectory in memory, resampled to a uniform grid."""
         states = self._source(list(self.pieces.values()), member)
-        fields = states.read(slice(None)).numpy()
-        notes: list[str] = []
+        fields = states.read_stored(slice(None))
+        notes = describe_fill_codes(list(self.pieces), fields)
+        fields[find_fill_codes(fields)] = np.nan
         masks: dict[str, Any] = {
             role: read_flags(self._source([piece], member), marks, slice(None)).numpy()
             for role, (piece, marks) in self._resolved_flags(states, member, {}, notes).items()

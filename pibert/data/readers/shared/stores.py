@@ -41,6 +41,45 @@ def smooth_time(time: np.ndarray) -> tuple[np.ndarray, float | None]:
     return (exact, None) if step is None else (exact[0] + step * np.arange(len(time)), step)
 
 
+_FILL_CODES = np.array(
+    [*(-99, -999, -9999, -99999, 9999, 99999, -32768, -32767), 1e20, -1e20, 1e30, -1e30, 1e35],
+    np.float32,
+)
+"""Numbers that programs write for missing values without saying so."""
+
+
+def find_fill_codes(fields: np.ndarray) -> np.ndarray:
+    """Return where fields (t, c, ...) have the code of a missing value, as a mask.
+
+    A code is far outside the range of the other values of its frame: further than ten times this
+    range.
+    """
+    if not (np.abs(fields) >= np.abs(_FILL_CODES).min()).any():
+        return np.zeros(fields.shape, bool)
+    coded = np.isin(fields.astype(np.float32), _FILL_CODES)
+    for index in np.argwhere(coded.any(tuple(range(2, fields.ndim)))):
+        frame, codes = fields[tuple(index)], coded[tuple(index)]
+        others = frame[~codes & np.isfinite(frame)]
+        low, high = (others.min(), others.max()) if len(others) else (-np.inf, np.inf)
+        codes &= np.maximum(low - frame, frame - high) > 10 * (high - low)
+    return coded
+
+
+def describe_fill_codes(channels: Sequence[str], fields: np.ndarray) -> list[str]:
+    """Return a note on the codes of missing values in some frames (t, c, ...) of the channels."""
+    coded = find_fill_codes(fields)
+    found = {
+        f"{channel} {code:g}"
+        for index, channel in enumerate(channels)
+        for code in np.unique(fields[:, index][coded[:, index]])
+    }
+    return [
+        f"codes of missing values, far outside the range of the others, were left out: {text}"
+        for text in [", ".join(sorted(found))]
+        if text
+    ]
+
+
 Where = tuple[int | slice, ...]
 """An index, or a slice with positive step, for each axis."""
 
@@ -64,7 +103,10 @@ class Piece:
 
 
 class ArraySource:
-    """Channels of arrays in a store as (t, c, y, x) in float32, rows and columns ascending."""
+    """Channels of arrays in a store as (t, c, y, x) in float32, rows and columns ascending.
+
+    Codes of missing values become NaN.
+    """
 
     def __init__(
         self,
@@ -81,6 +123,12 @@ class ArraySource:
         self.shape: tuple[int, ...] = (shape[0], len(self.pieces), *shape[1:])
 
     def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        fields = self.read_stored(frames, channels)
+        fields[find_fill_codes(fields)] = np.nan
+        return torch.from_numpy(fields)
+
+    def read_stored(self, frames: slice, channels: Sequence[int] | None = None) -> np.ndarray:
+        """Return the fields with the codes of missing values."""
         chosen = pick(self.pieces, channels)
         arrays: dict[str, tuple[int, np.ndarray]] = {}
         for key in dict.fromkeys(piece.key for piece in chosen):
@@ -91,7 +139,7 @@ class ArraySource:
         found = ((piece.channel or 0, *arrays[piece.key]) for piece in chosen)
         blocks = [array[:, index - start] for index, start, array in found]
         fields = np.stack(blocks, axis=1) if blocks else np.empty((0, 0, *self.shape[2:]))
-        return torch.from_numpy(np.ascontiguousarray(np.flip(fields, self.flips), np.float32))
+        return np.array(np.flip(fields, self.flips), np.float32, order="C")
 
     def _block(self, key: str, axes: str, frames: slice, span: slice) -> np.ndarray:
         """Read some frames and neighbouring channels of an array as (t, c, y, x)."""

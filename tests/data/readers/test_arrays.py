@@ -280,6 +280,19 @@ def test_a_folder_or_pattern_of_archives_is_a_set_of_flows(tmp_path: Path) -> No
         open_recordings(runs[0])
 
 
+def test_an_order_of_axes_that_nothing_decides_is_noted(tmp_path: Path) -> None:
+    def noted(**named: Any) -> bool:
+        return any("were read as tyx" in note for note in saved(tmp_path, **named).notes)
+
+    square = {name: values[:, :, :5] for name, values in fields().items()}
+    assert not noted(**fields(), **AXES)
+    assert noted(**square, x=X[:5], y=Y, t=T)
+    assert noted(**fields(), dx=0.1, dy=0.3, dt=0.05)
+    x, y = np.meshgrid(X[:5], Y)
+    assert not noted(**square, x=x, y=y, t=T)
+    assert not saved(tmp_path, Hints(axes="txy"), **square, x=X[:5], y=Y, t=T).notes[1:]
+
+
 @pytest.mark.parametrize("code", [-9999.0, -99999.0, 1e20, np.float32(1e30)])
 @pytest.mark.parametrize("scattered", [False, True])
 def test_codes_of_missing_values_are_missing_and_noted(

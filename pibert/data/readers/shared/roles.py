@@ -165,6 +165,7 @@ class Roles:
         first = next(iter(self.channels))
         self.size = dict(zip(self.channels[first].axes, chosen[first][0].shape, strict=True))
         """Length of each axis of the first channel."""
+        self._note_order(chosen[first][0], self.channels[first].axes)
         self.flags = self._flags(self.channels[first].axes)
         """``valid``, ``body``, ``filled``, ``mask`` or ``chc``: its array, and whether numbers
         above 0 mark it."""
@@ -351,6 +352,19 @@ class Roles:
                     inversions = sum(a > b for a, b in itertools.combinations(ranks, 2))
                     found.append((odd, rank, inversions, axes))
         return min(found)[-1] if found else ""
+
+    def _note_order(self, variable: Variable, axes: str) -> None:
+        """Note an assumed order of axes: the lengths of the coordinates allow others."""
+        is_stated = variable.axes is not None or self.hints.axes is not None
+        if is_stated or self._mesh is not None or "y" not in axes:
+            return
+        orders = {"".join(order) for order in itertools.permutations(axes)}
+        others = (o for o in orders if o.replace("c", "") != axes.replace("c", ""))
+        if any(_fits(order, variable.shape, self._lengths) for order in others):
+            self.notes.append(
+                f"the axes of {variable.key!r}, of shape {variable.shape}, were read as {axes}; if "
+                "they are in another order, give it (--axes)"
+            )
 
     def _flags(self, axes: str) -> dict[str, tuple[Piece, bool | int]]:
         found: dict[str, tuple[Piece, bool | int]] = {}

@@ -30,7 +30,7 @@ _LENGTHS = {
     **dict.fromkeys(("ft", "foot", "feet"), 0.3048),
     **dict.fromkeys(("micron", "microns"), 1e-6),
 }
-_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0}
 _PLAIN = str.maketrans("µμ⁻¹²³", "uu-123")
 _WORD = re.compile(r"[^\W\d]\w*")
 _SCALE = re.compile(
@@ -155,7 +155,7 @@ class Quantity(NamedTuple):
 
 QUANTITIES = {
     "length": Quantity((1, 0), ("m", "mm", "cm", "um", "km", "in", "ft")),
-    "time": Quantity((0, 1), ("s", "ms", "us", "min", "h")),
+    "time": Quantity((0, 1), ("s", "ms", "us", "min", "h", "day")),
     "velocity": Quantity((1, -1), ("m/s", "mm/s", "cm/s", "km/h", "ft/s")),
 }
 

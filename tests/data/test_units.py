@@ -29,6 +29,7 @@ SHAPE = (5, 7)
         ("inch/s", 0.0254, "m/s"),
         ("knots", 1852 / 3600, "m/s"),
         ("1/mph", 1 / 0.44704, "s/m"),
+        ("day", 86400.0, "s"),
     ],
 )
 def test_units_are_parsed(text: str, factor: float, name: str) -> None:

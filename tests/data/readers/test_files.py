@@ -54,7 +54,8 @@ def test_units_have_one_spelling() -> None:
     spellings = {
         **{"pixels": "px", "px / frames": "px/frame", "-": "1", "μm": "um", "mm/sec": "mm/s"},
         **{"Millimetre": "mm", "microseconds": "us", "minutes": "min", "metre/second": "m/s"},
-        **{"m s^-1": "m/s", "m s**-1": "m/s"},
+        **{"m s^-1": "m/s", "m s**-1": "m/s", "m s^{-1}": "m/s", "m sec-1": "m/s"},
+        **{"days": "day", "hr": "h", "meters per second": "m/s"},
     }
     assert {text: standard_unit(text) for text in spellings} == spellings
 

@@ -48,7 +48,8 @@ _BARE_UNIT = re.compile(rf"^(.*\S)\s+({_LENGTHS}(?:\s*/\s*{_TIMES})?|Pa|kPa|K|1/
 _SUFFIXED = re.compile(r"^([xyzt]|time|dt)_(mm|cm|um|m|px|s|ms|us)$")
 # Common in NetCDF files: "meters", "milliseconds".
 _WORD = re.compile(
-    r"\b(?:(milli|micro|nano|centi|kilo)?(met(?:er|re)|second)|(minute|hour))s?\b", re.IGNORECASE
+    r"\b(?:(milli|micro|nano|centi|kilo)?(met(?:er|re)|second)|(minute|hour|hr|day))s?\b",
+    re.IGNORECASE,
 )
 _PREFIXES = {"milli": "m", "micro": "u", "nano": "n", "centi": "c", "kilo": "k"}
 _SPELLINGS = {"-": "1", "": "1", "sec": "s", "m s-1": "m/s", "m s^-1": "m/s", "m.s-1": "m/s"}
@@ -141,15 +142,17 @@ def split_unit(text: str) -> tuple[str, str | None]:
 def standard_unit(text: str) -> str:
     """Return one spelling per unit: ``px`` for pixels, ``um`` for micrometres, ``1`` for none."""
     unit = text.strip().replace("µ", "u").replace("μ", "u").replace("**", "^")
+    unit = re.sub(r"\^?\{(-?\d+)\}", r"^\1", unit)  # as in TeX: m s^{-1}
 
     def symbol(word: re.Match[str]) -> str:
         prefix, base, long = (text and text.lower() for text in word.groups())
         short = _PREFIXES.get(prefix or "", "") + (base or "")[:1]
-        return {"minute": "min", "hour": "h"}.get(long or "", short)
+        return {"minute": "min", "hour": "h", "hr": "h", "day": "day"}.get(long or "", short)
 
     unit = _WORD.sub(symbol, unit)
     unit = re.sub(r"\bpix(?:els?)?\b", "px", re.sub(r"\s*/\s*", "/", unit), flags=re.IGNORECASE)
-    unit = re.sub(r"/(?:frames|dt)\b", "/frame", re.sub(r"/sec\b", "/s", unit))
+    unit = re.sub(r"/(?:frames|dt)\b", "/frame", re.sub(r"\bsec\b", "s", unit))
+    unit = re.sub(r"\s+per\s+", "/", unit)
     return _SPELLINGS.get(unit, unit)
 
 

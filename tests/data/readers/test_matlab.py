@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -46,6 +47,23 @@ def test_meshes_and_frames_in_matlab_order(tmp_path: Path, write: Write) -> None
     assert torch.equal(recordings[0].spec.grid.body, torch.from_numpy(body))
     assert any("info" in note for note in recordings.notes)
     assert_flow(pickle.loads(pickle.dumps(recordings[0])))
+
+
+def test_complex_fields_are_refused(tmp_path: Path) -> None:
+    axes, complex_flow = {"x": X, "y": Y, "t": T}, {k: v + 1j for k, v in flow().items()}
+    write_old(tmp_path / "old.mat", complex_flow | axes)
+    with pytest.raises(SourceError, match="complex"):
+        matlab.open_recordings(tmp_path / "old.mat")
+    # MATLAB 7.3 writes records of two numbers.
+    write_matlab_73(tmp_path / "new.mat", flow() | axes)
+    parts = np.dtype([("real", "f4"), ("imag", "f4")])
+    with h5py.File(tmp_path / "new.mat", "a") as file:
+        for name, values in flow().items():
+            del file[name]
+            file[name] = np.stack([values.T, values.T], -1).view(parts)[..., 0]
+            file[name].attrs["MATLAB_class"] = np.bytes_("single")
+    with pytest.raises(SourceError, match="complex"):
+        matlab.open_recordings(tmp_path / "new.mat")
 
 
 @both

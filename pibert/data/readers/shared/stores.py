@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pibert.data.format import SPACING_TOLERANCE
 from pibert.data.hdf5 import PerProcess, open_hdf5
-from pibert.data.readers.recordings import reading
+from pibert.data.readers.recordings import SourceError, reading
 from pibert.data.views import pick
 
 
@@ -146,6 +146,11 @@ class ArraySource:
         frames = slice(*frames.indices(self.shape[0]))
         where: dict[str, int | slice] = {"t": frames, "c": span, "b": self.member, "1": 0}
         array = self.store.read(key, tuple(where.get(letter, slice(None)) for letter in axes))
+        if array.dtype.kind not in "fiub":
+            raise SourceError(
+                f"{self.store.path}: {key!r} holds complex numbers or records; save its real part, "
+                "or each part as an array"
+            )
         left = [letter for letter in axes if letter in "tcyx"]
         array = array.transpose([left.index(letter) for letter in "tcyx" if letter in left])
         if "c" not in left:

@@ -19,7 +19,7 @@ from pibert.data.hdf5 import DAMAGED, PerProcess, open_hdf5
 from pibert.data.provenance import own_record, own_spec, restored
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.assembly import make_recordings
-from pibert.data.readers.shared.roles import Variable, find_axis, meaning
+from pibert.data.readers.shared.roles import CHANNELS, Variable, find_axis, meaning
 from pibert.data.readers.shared.stores import Where
 from pibert.data.wording import import_extra
 
@@ -57,7 +57,10 @@ _SECONDS = {
 
 
 def recognise(path: Path) -> bool:
-    return path.is_file() and (_head(path) in _CLASSIC or path.suffix.lower() in _SUFFIXES)
+    if not path.is_file() or _head(path) != _HDF5 or path.suffix.lower() in _SUFFIXES:
+        return path.is_file() and (_head(path) in _CLASSIC or path.suffix.lower() in _SUFFIXES)
+    with open_hdf5(path) as file:
+        return "_NCProperties" in file.attrs
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
@@ -89,7 +92,8 @@ def _recordings(store: "NetcdfStore", hints: Hints) -> Recordings:
     delay = 0.0
     with contextlib.suppress(TypeError, ValueError):
         delay = float(dataset.attrs.get("delta_t"))
-    variables = [_variable(str(key), item, dataset) for key, item in dataset.variables.items()]
+    found = {str(key): item for key, item in dataset.variables.items()}
+    variables = _at_fields([_variable(key, item, dataset) for key, item in found.items()], found)
     if not variables:
         raise SourceError(
             f"{path}: no variables at its top level; write those of a group to a file"
@@ -109,8 +113,40 @@ def _recordings(store: "NetcdfStore", hints: Hints) -> Recordings:
         )
     if any((variable.unit or "").startswith("degree") for variable in variables):
         notes.append("the grid is in degrees, not in a length: derivatives need it projected")
-    found = make_recordings("netcdf", store, variables, hints, source=source, notes=notes)
-    return found.changed(partial(restored, record=record)) if record else found
+    recordings = make_recordings("netcdf", store, variables, hints, source=source, notes=notes)
+    _check_points(path, recordings[0].local["arrays"], found)
+    if record:
+        return recordings.changed(partial(restored, record=record))
+    return recordings
+
+
+def _at_fields(variables: list[Variable], items: Mapping[str, Any]) -> list[Variable]:
+    """Leave out coordinates of other points than those of the fields, such as faces of cells."""
+    fields = [v.key for v in variables if len(v.shape) > 1 and meaning(v)[0] in CHANNELS]
+    used = {name for key in fields for name in items[key].dims}
+    return [
+        v
+        for v in variables
+        if not (used and len(v.shape) == 1 and meaning(v)[0] in ("x", "y"))
+        or set(items[v.key].dims) <= used
+    ]
+
+
+def _check_points(path: Path, arrays: Mapping[str, str], items: Mapping[str, Any]) -> None:
+    """Refuse fields on different points of a staggered grid."""
+    points = {
+        our: {str(name) for name, size in items[key].sizes.items() if size > 1}
+        for our, key in arrays.items()
+    }
+    first = next(iter(points))
+    for our, names in points.items():
+        if names != points[first]:
+            stated = [", ".join(sorted(each)) for each in (points[first], names)]
+            raise SourceError(
+                f"{path}: {first!r} has the dimensions {stated[0]}, {our!r} {stated[1]}: they lie "
+                "on different points of a staggered grid; interpolate them to the same points, or "
+                "name only fields that lie there (--channels)"
+            )
 
 
 class NetcdfStore(PerProcess):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pibert.data.readers import netcdf, open_recordings
+from pibert.data.readers import identify, netcdf, open_recordings
 from pibert.data.readers.recordings import Hints, SourceError
 from pibert.fields import read_mask
 from tests.helpers import refused
@@ -121,6 +121,27 @@ def test_values_outside_the_valid_range_and_unwritten_ones_are_missing(
     assert (~trajectory.known()).nonzero().tolist() == [[2, 1, 3]]
     wanted, known = torch.from_numpy(fields()["v"]), trajectory.known()
     torch.testing.assert_close(trajectory.read()[:, 1][known], wanted[known], atol=6e-3, rtol=0)
+
+
+def test_components_on_different_points_of_a_staggered_grid_are_refused(tmp_path: Path) -> None:
+    axes = {"XC": X, "YC": Y, "XG": X - 0.05, "YG": Y - 0.15, "time": T}
+    flow = fields()
+    variables = {"U": (("time", "YC", "XG"), flow["u"]), "V": (("time", "YG", "XC"), flow["v"])}
+    xarray.Dataset(variables, axes).to_netcdf(tmp_path / "c.nc", engine="h5netcdf")
+    with pytest.raises(SourceError, match="different points of a staggered grid"):
+        netcdf.open_recordings(tmp_path / "c.nc")
+    # Both at the corners: the coordinates of the centres are not theirs.
+    variables = {name: (("time", "YG", "XG"), values) for name, (_, values) in variables.items()}
+    xarray.Dataset(variables, axes).to_netcdf(tmp_path / "b.nc", engine="h5netcdf")
+    assert netcdf.open_recordings(tmp_path / "b.nc")[0].spec.grid.origin == (0, 0)
+    variables = {name: (("time", "YC", "XC"), values) for name, (_, values) in variables.items()}
+    xarray.Dataset(variables, axes).to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+    assert_flow(netcdf.open_recordings(tmp_path / "a.nc")[0])
+
+
+def test_netcdf_files_are_recognised_by_their_content(tmp_path: Path) -> None:
+    dataset().to_netcdf(tmp_path / "flow.h5", engine="h5netcdf")
+    assert identify(tmp_path / "flow.h5") == "netcdf"
 
 
 def test_coordinates_in_degrees_give_a_note(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from pibert.data.readers.shared.naming import (
     left_out,
     name_columns,
     split_unit,
+    standard_unit,
     take_flags,
 )
 from pibert.data.readers.shared.stores import describe_fill_codes, find_fill_codes
@@ -46,6 +47,7 @@ MEASURED = True
 UPLOADS = _SUFFIXES = (".dat", ".txt", ".csv", ".tsv", ".vec")
 _ASSIGNED = re.compile(r"([A-Za-z]\w*)\s*=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 _STATED = re.compile(r"^([A-Z][\w ]*):\s{2,}(\S.*)$")
+_TIME_UNIT = re.compile(r"\bt\s*=\s*[-+.\deE]+\s+([^\s,@]+)")
 _FRAME_NUMBER = "t (frame)"
 _FILLED = "filled"
 """Column of our tables (``writers/csv.py``): 1 where a value was filled, not measured."""
@@ -59,6 +61,8 @@ class _Column:
     unit: str | None
     conditions: Mapping[str, float]
     values: np.ndarray
+    time_unit: str | None
+    """Of the condition t."""
 
 
 def recognise(path: Path) -> bool:
@@ -147,12 +151,22 @@ def _columns(
         names[:4] = "xyuv"
         notes.append("the columns have no names; the first four were read as x, y, u, v")
     for text, name, values in zip(table.names, names, table.values.T, strict=True):
-        conditions = {key: float(value) for key, value in _ASSIGNED.findall(text.partition("@")[2])}
+        stated = text.partition("@")[2]
+        conditions = {key: float(value) for key, value in _ASSIGNED.findall(stated)}
         # The first of several columns with one meaning counts.
         if name is None or (name, conditions) in [(c.name, c.conditions) for c in columns]:
             others.append(text)
             continue
-        columns.append(_Column(name, split_unit(text)[1], conditions, values))
+        time_unit = _TIME_UNIT.search(stated)
+        columns.append(
+            _Column(
+                name,
+                split_unit(text)[1],
+                conditions,
+                values,
+                None if time_unit is None else standard_unit(time_unit[1]),
+            )
+        )
     _check_field(path, table, columns)
     if others:
         notes.append(left_out(others))
@@ -247,7 +261,7 @@ def _trajectory(
         filled=None if filled is None else filled > 0,
         units=units,
         length_unit=None if length == "null" else length,
-        time_unit=None if numbered else _unit(columns, "t"),
+        time_unit=None if numbered else _unit(columns, "t") or _time_unit(columns),
         parameters=parameters,
         source={"file": path.name} | {key.lower(): value for key, value in stated.items()},
         shape=hints.shape,
@@ -277,6 +291,14 @@ def _by_time(
             "frame 0; if these are files of different flows, read each on its own"
         )
     return x[0], y[0], {k: v[0][order].reshape(shape) for k, v in fields.items()}, moments
+
+
+def _time_unit(columns: list[_Column]) -> str | None:
+    """Return the unit of the times after ``@``; refuse several."""
+    stated = {column.time_unit for column in columns if "t" in column.conditions}
+    if len(stated) > 1:
+        raise SourceError(f"the times of the columns are in {stated}; export them in one unit")
+    return next(iter(stated), None)
 
 
 def _unit(columns: list[_Column], name: str) -> Any:

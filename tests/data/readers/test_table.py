@@ -211,7 +211,7 @@ def test_comsol_columns_carry_times_and_parameters(tmp_path: Path) -> None:
     assert second.source == {"file": "flow.txt", "model": "m.mph"}
 
 
-@pytest.mark.parametrize("unit", ["", " s"])
+@pytest.mark.parametrize("unit", ["", " s", " ms"])
 @pytest.mark.parametrize("number", ["", "2: "])
 def test_long_comsol_names_are_separated_by_one_blank(
     tmp_path: Path, unit: str, number: str
@@ -224,6 +224,7 @@ def test_long_comsol_names_are_separated_by_one_blank(
     path.write_text(header + "\n" + text_of(columns, "   "))
     (trajectory,) = table.open_recordings(path)
     assert trajectory.time.tolist() == pytest.approx([0.0, 0.1, 0.3])
+    assert trajectory.time_unit == (unit.strip() or None)
     assert trajectory.spec.channels == ("u", "v") and trajectory.spec.units == ("m/s", "m/s")
     later, first = trajectory.read()[1, 1], trajectory.read()[0, 0]
     assert set((later - first)[first.isfinite()].round(decimals=4).tolist()) == {3.0}

@@ -207,6 +207,32 @@ def test_missing_files_of_a_folder_leave_gaps_in_time(tmp_path: Path) -> None:
     assert any("frames are missing" in note for note in recordings.notes)
 
 
+def test_values_of_cells_beside_values_of_points_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "flow.vti"
+    write_xml(path, (X, Y, Z), data())
+    cells = " ".join(map(str, range(24)))
+    text = path.read_bytes().replace(
+        b"</PointData>",
+        b'</PointData><CellData><DataArray type="Float32" Name="T" format="ascii">'
+        + cells.encode()
+        + b"</DataArray></CellData>",
+    )
+    path.write_bytes(text)
+    assert_plane(opened(path))
+    assert any("belong to cells: T" in note for note in vtk.open_recordings(path).notes)
+
+
+def test_codes_of_missing_values_of_cells_do_not_reach_their_neighbours(tmp_path: Path) -> None:
+    path, values = tmp_path / "flow.vtu", data()
+    values["p"][0, 2, 3] = -9999
+    uneven = np.append(edges(X)[:-1], edges(X)[-1] + 0.05)
+    write_xml(path, (uneven, edges(Y), Z), values, on_cells=True)
+    recordings = vtk.open_recordings(path)
+    assert any("p -9999" in note for note in recordings.notes)
+    known, p = recordings[0].known(), recordings[0].read()[:, 2]
+    assert not known.all() and float(p[known].min()) >= float(data()["p"].min())
+
+
 def test_a_frame_unlike_the_first_is_refused_when_it_is_read(tmp_path: Path) -> None:
     write_xml(tmp_path / "a0.vti", (X, Y, Z), data())
     write_xml(tmp_path / "a1.vti", (X + 1, Y, Z), data())

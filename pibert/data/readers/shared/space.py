@@ -19,6 +19,7 @@ from pibert.data.readers.recordings import PARSING, SourceError, reading
 from pibert.data.readers.shared.cells import CellMesh, check_coordinates
 from pibert.data.readers.shared.naming import standard_name
 from pibert.data.readers.shared.series import CellPlane, Plane
+from pibert.data.readers.shared.stores import describe_fill_codes, find_fill_codes
 
 Cells = tuple[np.ndarray, np.ndarray]
 """Point indices of all cells, one cell after the other, and the end of each cell among them."""
@@ -170,6 +171,8 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     kept, (corners, ends) = polygons
     on_cells, more = _components(mesh.cell_data, len(mesh.cells[1]), (first, second), path)
     on_cells = {name: values[kept] for name, values in on_cells.items()}
+    at_points, on_cells = (_without_codes(each, notes) for each in (at_points, on_cells))
+    stated["notes"] = tuple(dict.fromkeys(notes))
     scalars = {*at_points, *on_cells} & {*mesh.point_data, *mesh.cell_data}
     if not at_points:
         plane, corners = merge_points(plane, corners)
@@ -199,7 +202,15 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
     normal = _thin_axis(dims, path, notes)
     notes += describe_plane(normal)
     first, second = (axis for axis in range(3) if axis != normal)
-    data = mesh.cell_data if on_cells else mesh.point_data
+    data, others = mesh.point_data, mesh.cell_data
+    if on_cells:
+        data, others = others, data
+    if shown := [name for name in others if name not in _HIDING]:
+        kind, other = ("cells", "points") if on_cells else ("points", "cells")
+        notes.append(
+            f"the values are those of {kind}; not read, as they belong to {other}: "
+            f"{', '.join(shown)}; convert them to {kind} to keep them"
+        )
     flat, vectors = _components(data, math.prod(dims), (first, second), path)
     return Plane(
         x=axes[first],
@@ -288,6 +299,19 @@ def _shown(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     if valid is None:
         return fields
     return {name: np.where(valid != 0, values, np.nan) for name, values in fields.items()}
+
+
+def _without_codes(fields: dict[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
+    """Return fields with NaN for codes of missing values, before they are interpolated."""
+    if not fields:
+        return fields
+    values = np.stack(list(fields.values()))[None]
+    notes += describe_fill_codes(list(fields), values)
+    coded = find_fill_codes(values)[0]
+    return {
+        name: np.where(codes, np.nan, one) if codes.any() else one
+        for (name, one), codes in zip(fields.items(), coded, strict=True)
+    }
 
 
 def _components(

@@ -90,7 +90,8 @@ class Spectra:
     """From zero."""
     power: Float[Tensor, "f probe c"]
     dominant: float | None
-    """The frequency of the highest peak, all probes together, from the whole record; or None."""
+    """The frequency of the highest peak, all probes together, from the whole record; None if it
+    does not stand out or is below the lowest of ``frequency``."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -314,7 +315,7 @@ def flow_statistics(flow: Trajectory, options: StatsOptions | None = None) -> Fl
         )
         chosen = _probe_points(probes, scale, unit, frames) if probes else choose_probes(frames)
         if chosen:
-            spectra = _spectra(chosen, frames, dt, options.segment)
+            spectra = _spectra(chosen, frames, dt, options.segment, notes)
         else:
             notes.append(f"no probe is measured in {KNOWN_SHARE:.0%} of the frames: no spectra")
     phase = _phase_average(flow, fields, measured, spectra, options, notes)
@@ -408,17 +409,30 @@ def _probe_points(
     return tuple(found)
 
 
-def _spectra(probes: Probes, frames: Frames, dt: float, segment: int | None) -> Spectra:
+def _spectra(
+    probes: Probes, frames: Frames, dt: float, segment: int | None, notes: list[str]
+) -> Spectra:
     series = series_at(probes, frames.truth, frames.known)
     parts = segments(series, segment or default_segment(len(series)))
     densities = [power_density(part, dt) for part in parts]
     frequency, whole = power_density(series[..., list(frames.spec.velocity or ())], dt)
     dominant = dominant_frequency(frequency, whole.sum((1, 2)))
-    if dominant is not None and dominant * dt * len(series) < _LEAST_PERIODS:
+    resolved = densities[0][0]
+    periods = 0.0 if dominant is None else dominant * dt * len(series)
+    if dominant is not None and dominant < resolved[1]:
+        # Also the transform of turbulence has its highest peak in one of its first bins.
+        if periods >= _LEAST_PERIODS:
+            notes.append(
+                f"the highest peak of the spectrum has {periods:.2g} periods in the record, fewer "
+                f"than the {len(series) / len(parts[0]):.2g} that segments of {len(parts[0])} "
+                "frames resolve: record longer, or give a longer --segment"
+            )
+        dominant = None
+    if periods < _LEAST_PERIODS:
         dominant = None
     return Spectra(
         probes=probes,
-        frequency=densities[0][0],
+        frequency=resolved,
         power=torch.stack([power for _, power in densities]).mean(0),
         dominant=dominant,
     )

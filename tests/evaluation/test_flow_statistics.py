@@ -95,6 +95,32 @@ def test_a_trend_is_not_a_dominant_frequency() -> None:
     assert any("no frequency dominates" in note for note in found.notes)
 
 
+def test_broadband_fluctuations_of_a_short_record_have_no_dominant_frequency() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for frames, time in ((64, 2), (128, 8)):  # correlated over this many frames
+        named = 0
+        for _ in range(6):
+            fields = torch.randn(frames, 2, 3, 3, generator=generator)
+            for i in range(1, frames):
+                keep = math.exp(-1 / time)
+                fields[i] = keep * fields[i - 1] + math.sqrt(1 - keep**2) * fields[i]
+            spread = torch.nn.functional.interpolate(fields, GRID.shape, mode="bilinear")
+            found = flow_statistics(recording(spread))
+            assert found.spectra is not None
+            named += found.spectra.dominant is not None
+        assert named <= 1, (frames, time)  # most, where slower peaks count
+
+
+def test_a_longer_segment_resolves_a_slower_frequency() -> None:
+    short = recording(shedding()[:88])  # 2.75 periods
+    found = flow_statistics(short)
+    assert found.spectra is not None and found.spectra.dominant is None
+    assert any("2.7 periods" in note and "--segment" in note for note in found.notes)
+    longer = flow_statistics(short, StatsOptions(segment=44))
+    assert longer.spectra is not None
+    assert longer.spectra.dominant == pytest.approx(FREQUENCY, rel=0.03)
+
+
 def test_spectra_obey_parseval() -> None:
     found = flow_statistics(recording(shedding(noise=0.1)), StatsOptions(probes=((0.1, 0.5),)))
     assert found.spectra is not None and found.spectra.probes == ((2, 6),)

@@ -71,11 +71,13 @@ def restored(trajectory: "Trajectory", record: Mapping[str, Any]) -> "Trajectory
     try:
         parameters = {name: float(value) for name, value in record["parameters"].items()}
         local, length, clock = (record[key] for key in ("local", "length_unit", "time_unit"))
+        # Keeps a reader from inferring a family that the data were written without.
+        stated = {"family": "the file states none"} if own.family is None else {}
         changed = replace(
             trajectory,
             spec=replace(own, grid=replace(own.grid, body=grid.body), dt=spec.dt and own.dt),
             parameters=parameters,
-            local={**local, **trajectory.local},
+            local={**stated, **local, **trajectory.local},
             length_unit=None if length is None else str(length),
             time_unit=None if clock is None else str(clock),
         )

@@ -195,6 +195,17 @@ def test_a_file_of_another_format_reads_back_bit_for_bit(
     assert copy.source["title"] == "a wake in a tank"
 
 
+@pytest.mark.parametrize("suffix", [".nc", ".pvd", ".h5"])
+def test_a_flow_without_a_family_reads_back_without_one(tmp_path: Path, suffix: str) -> None:
+    plain = make_trajectory()
+    plain = replace(plain, spec=replace(plain.spec, family=None))
+    (copy,) = open_recordings(convert(recorded(plain), tmp_path / f"piv{suffix}"))
+    assert plain.spec.channels == ("u", "v") and copy.spec.family is None
+    stated = Hints(family="incompressible")
+    (changed,) = open_recordings(tmp_path / f"piv{suffix}", hints=stated)
+    assert changed.spec.family == "incompressible" and "family" not in changed.local
+
+
 def test_pivpy_finds_its_layout_and_flags(tmp_path: Path) -> None:
     original = stereo()
     out = convert(recorded(original), tmp_path / "piv.nc")

@@ -1,6 +1,7 @@
 """Readers of other formats. To add one: a module here and a line in ``READERS``.
 
-A reader has a ``TITLE``, ``recognise(path)``, which is cheap (an error means no), and
+A reader has a ``TITLE``, ``recognise(path)``, which is cheap (a ``ValueError``, ``OSError`` or
+``ImportError`` means no; every other error is one of the reader), and
 ``open_recordings(path, hints)``. Optional constants: ``HINTS``, the hints on the layout of arrays
 that it uses (default: channels); ``ISOLATED``, whether files are read in a separate process
 (default: True); ``MEASURED``, whether positions may be in pixels (default: False; if True, the
@@ -170,11 +171,12 @@ def _recognises(kind: str, source: Any, path: Path) -> bool:
     try:
         return bool(source.recognise(path))
     except Exception as error:
-        if isinstance(error, MemoryError):
+        if kind in _OWN and isinstance(error, ValueError | OSError | ImportError):
+            return False  # damaged, of another kind, or it needs a package
+        if kind in _OWN or isinstance(error, MemoryError):
             raise
-        if kind not in _OWN:
-            text = f"the reader {kind!r} of another package failed on {path}: {error!r}"
-            warn(Note("plugin", text, subject=kind))
+        text = f"the reader {kind!r} of another package failed on {path}: {error!r}"
+        warn(Note("plugin", text, subject=kind))
         return False
 
 

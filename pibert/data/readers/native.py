@@ -12,7 +12,7 @@ from pathlib import Path
 from pibert.data.format import FORMAT, Reader
 from pibert.data.format.reading import as_text
 from pibert.data.hdf5 import is_hdf5, open_hdf5
-from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.files import expand_pattern, label, shared_folder
 from pibert.fields import Trajectory
 
@@ -54,6 +54,6 @@ def _files(path: Path) -> list[Path]:
 def _is_native(path: Path) -> bool:
     if not is_hdf5(path):
         return False
-    with open_hdf5(path, deep=False) as file:
+    with reading(path), open_hdf5(path, deep=False) as file:
         stated = file.attrs.get("format")
         return isinstance(stated, str | bytes) and as_text(stated) == FORMAT

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.format.reading import as_text
-from pibert.data.hdf5 import open_hdf5
+from pibert.data.hdf5 import is_hdf5, open_hdf5
 from pibert.data.readers.recordings import (
     Hints,
     Recordings,
@@ -46,7 +46,10 @@ _SIDES = {"x": ("left", "right"), "y": ("bottom", "top")}
 
 
 def recognise(path: Path) -> bool:
-    with open_hdf5(_files(path)[0]) as h5:
+    files = _files(path)
+    if not files or not is_hdf5(files[0]):
+        return False
+    with reading(files[0]), open_hdf5(files[0]) as h5:
         return "dimensions" in h5 and "t0_fields" in h5 and "n_spatial_dims" in h5.attrs
 
 

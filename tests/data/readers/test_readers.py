@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pibert.data.format import write
-from pibert.data.readers import identify, open_recordings
+from pibert.data.readers import identify, open_recordings, vtk
 from pibert.data.readers.recordings import Hints, SourceError
 from tests.data.helpers import make_trajectory
 from tests.helpers import refused
@@ -35,6 +35,26 @@ def test_unreadable_files_end_no_identification_and_foreign_files_are_claimed_by
     for path in (tmp_path / "folder", tmp_path / "folder" / "notes.md"):
         with pytest.raises(SourceError, match="no known kind"):
             identify(path)
+
+
+def test_an_error_in_a_reader_itself_is_not_called_an_unknown_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,y,u,v\n0,0,1,1\n1,0,1,1\n0,1,1,1\n1,1,1,1\n")
+    assert identify(path) == "table"
+
+    def damaged(path: Path) -> bool:
+        raise ValueError("half a line")
+
+    def wrong(path: Path) -> bool:
+        return bool(path.lines)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(vtk, "recognise", damaged)
+    assert identify(path) == "table"
+    monkeypatch.setattr(vtk, "recognise", wrong)
+    with pytest.raises(AttributeError, match="lines"):
+        identify(path)
 
 
 def test_a_file_that_may_not_be_opened_is_not_called_unknown(

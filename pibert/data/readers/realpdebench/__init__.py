@@ -88,7 +88,7 @@ def recognise(path: Path) -> bool:
         with first.open("rb") as file:
             head = file.read(1 << 16)
         return all(name in head for name in (b"sim_id", b"shape_t", b"shape_h"))
-    with open_hdf5(first) as h5:
+    with reading(first), open_hdf5(first) as h5:
         measured = "measured_data/u" in h5 and "measured_data/v" in h5
         return measured or {"u", "v", "re", "aoa"} <= {*h5}
 

@@ -26,7 +26,7 @@ from pibert.inference.model_file import find_model, shipped_models
 from pibert.notes import Note, warn
 
 _FEW = 5
-"""Independent units below which the width of intervals is arbitrary."""
+"""Independent units below which the width of intervals is arbitrary; one is refused."""
 
 
 def calibrate_run(
@@ -106,7 +106,8 @@ def calibrate_on(
     if out is None and path in shipped_models().values():
         raise ValueError(
             f"{model}: expected a folder for the calibration of a model that comes with the "
-            "package, found none; give one: --out FOLDER"
+            "package, found none; give one: --out FOLDER, in Python "
+            "pibert.load(model.save('FOLDER')).calibrate(flow)"
         )
     target = Path(out or (path if path.is_dir() else path.parent))
     _refuse_existing(target, overwrite)

@@ -27,6 +27,7 @@ from pibert.inference.conformal import (
     choose_starts,
     choose_units,
     count_units,
+    refuse_one,
     split_groups,
     weigh,
 )
@@ -141,7 +142,7 @@ class Calibration:
     def remedy(self) -> str:
         """How to get more units."""
         if self.units == "trajectories":
-            return "calibrate on more trajectories, or count windows: --independent windows"
+            return conformal.COUNT_WINDOWS
         starts = self.settings.starts or STARTS
         return f"{conformal.MORE_FLOWS} or windows of each trajectory (--starts, here {starts})"
 
@@ -191,6 +192,8 @@ def calibrate(
     starts = settings.starts or choose_starts(held_out, units, settings.group_by)
     groups = windows_by_trajectory(held_out, starts, settings.group_by)
     fitting, calibrating = split_groups(groups, settings.seed)
+    sizes = torch.tensor([len(numbers) for numbers in calibrating])
+    refuse_one(units, sizes)
     spec = scored_spec(predictor)
     fit_windows = [read_windows(held_out, numbers, spec) for numbers in fitting]
     difficulty, losses = fit_difficulty(
@@ -203,16 +206,14 @@ def calibrate(
     surprisal = Surprisal.of(
         torch.cat([score_windows(predictor, windows, statistics) for windows in fit_windows])
     )
-    atoms, surprisals, counts, unknown = [], [], [], []
+    atoms, surprisals, unknown = [], [], []
     for numbers in calibrating:
         windows = read_windows(held_out, numbers, spec)
         rollouts = forecast(predictor, windows)
         atoms.append(_atoms(rollouts.errors() / difficulty.scales(rollouts, spec)))
         largest = surprisal.of_scores(score_windows(predictor, windows, statistics)).amax(1)
         surprisals.append(conformal.summarise(largest, 64))
-        counts.append(len(numbers))
         unknown.append(float(windows.unknown_share(spec.grid).max()))
-    sizes = torch.tensor(counts)
     detector = OODDetector(
         score_names(spec, consistency=predictor.has_head("consistency")),
         surprisal,

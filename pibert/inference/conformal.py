@@ -38,6 +38,10 @@ _VALUES = 1 << 26
 
 MORE_FLOWS = "calibrate on more flows"
 """Remedy for too few exchangeable units."""
+COUNT_WINDOWS = f"{MORE_FLOWS}, or count windows: --independent windows, in Python units='windows'"
+"""Remedy for too few trajectories."""
+_LEAST = 12
+"""Units for a level of 0.9: a quarter of them fit, nine calibrate."""
 _ROUNDING = 1e-9
 _SHORT = 0.05
 """A coverage may be this much below its level before it is reported."""
@@ -171,8 +175,8 @@ def split_groups(
         first = max(1, round(FITTING * len(only)))
         if len(only) < 2:
             raise ValueError(
-                "expected at least two windows to calibrate on, found one; give the calibration "
-                "split more frames, or calibrate fewer lead times"
+                f"expected at least {_LEAST} windows to calibrate on, found one; give the "
+                "calibration split more frames, or calibrate fewer lead times"
             )
         return [only[:first]], [only[first:]]
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -183,6 +187,22 @@ def split_groups(
 def count_units(units: str, windows: Int[Tensor, " group"]) -> int:
     """Number of exchangeable units."""
     return len(windows) if units == "trajectories" else int(windows.sum())
+
+
+def refuse_one(units: str, windows: Int[Tensor, " group"]) -> None:
+    """Raise if only one unit is left to calibrate: its largest error would be every width.
+
+    That covers with level 0.5 over all calibrations, but any one of them with any share.
+    """
+    if count_units(units, windows) > 1:
+        return
+    how = f"{MORE_FLOWS} or longer ones, or for fewer lead times"
+    if units == "trajectories":
+        how = COUNT_WINDOWS
+    raise ValueError(
+        f"expected at least {_LEAST} {units}, a quarter of which fit the width and nine give level "
+        f"0.9, found one beside those that fit; {how}"
+    )
 
 
 def weigh(units: str, windows: Int[Tensor, " group"]) -> Float[Tensor, " group"]:

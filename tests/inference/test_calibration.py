@@ -17,6 +17,7 @@ from pibert.inference import (
 from pibert.inference.conformal import STARTS, WINDOWS
 from pibert.inference.difficulty import FLOOR, GUIDES, fit_difficulty, tabulate
 from pibert.inference.windows import Forecast, read_windows
+from tests.helpers import refused
 from tests.inference.flows import BODY, SHAPE, damping, flows, samples_of, saved, spec_of
 
 SETTINGS = CalibrationSettings(leads=2, starts=4, group_by=("Re",))
@@ -45,6 +46,19 @@ def test_few_trajectories_calibrate_with_more_windows_each(
 ):
     found = calibrated(count, frames, CalibrationSettings(leads=2))
     assert found.units == "windows" and found.windows.tolist() == windows
+
+
+def test_a_single_unit_does_not_calibrate():
+    for count, frames, settings in (
+        (1, 5, CalibrationSettings(leads=2)),  # two windows: one fits
+        (2, 4, CalibrationSettings(leads=2)),
+    ):
+        with refused("12 windows", "found one", "longer"):
+            calibrated(count, frames, settings)
+    by_flow = CalibrationSettings(leads=2, units="trajectories")
+    with refused("12 trajectories", "found one", "--independent windows"):
+        calibrated(2, 60, by_flow)
+    assert calibrated(3, 4, CalibrationSettings(leads=2)).count == 2
 
 
 def repeated(count: int = 12, conditions: int = 4):

@@ -18,8 +18,10 @@ Severity = Literal["info", "warning"]
 
 _COMMAND = re.compile(r"(pibert [a-z]+ [^;,()]*)")
 _SETTING = re.compile(r"--set ([\w.]+)=([\w.:]*\w)")
-_FLAG = re.compile(r"--(over(?:write|ride-(?:units|metadata)))\b")
+_FLAG = re.compile(r"--(no-)?(over(?:write|ride-(?:units|metadata))|fill-masked|flag-outliers)\b")
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( (?=[A-Z\d]|\w+/\w))?")
+_PAIR = r"\w+=(?:\.{3}|[\w.:]*\w)"
+_CHANNELS = re.compile(rf"--channels ({_PAIR}(?:,{_PAIR})*)")
 _DATA = re.compile(r"--data FILE")
 _BOTH = re.compile(r"--[\w-]+ \S+, in Python ")
 _PARAMETER = re.compile(r"--parameter (\w+)=(\w+)")
@@ -100,9 +102,14 @@ def in_python(text: str) -> str:
         part = _SETTING.sub(r'settings={"\1": "\2"}', part)
         part = _DATA.sub("flow=FLOW", part)
         part = _PARAMETER.sub(r'parameters={"\1": \2}', part)
-        part = _FLAG.sub(lambda found: f"{found[1].replace('-', '_')}=True", part)
+        part = _CHANNELS.sub(lambda found: f"channels={_as_dict(found[1])}", part)
+        part = _FLAG.sub(lambda found: f"{found[2].replace('-', '_')}={not found[1]}", part)
         parts[index] = _OPTION.sub(lambda found: f"{found[1].replace('-', '_')}=", part)
     return "".join(parts)
+
+
+def _as_dict(pairs: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in pairs.split(","))
 
 
 def warn(note: Note | str) -> None:

@@ -23,6 +23,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def speaks_python(call: Callable[P, T]) -> Callable[P, T]:
+    """Name keyword arguments in place of options in the errors of a function."""
+
+    @functools.wraps(call)
+    def speaking(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+            if len(error.args) == 1 and isinstance(error.args[0], str):
+                error.args = (in_python(error.args[0]),)
+            raise
+
+    return speaking
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Flow(Sequence[Trajectory]):
     """One or more recordings with the same channels: trajectories, by number or name.
@@ -66,6 +81,7 @@ class Flow(Sequence[Trajectory]):
         states = trajectory.read()
         return torch.where(trajectory.known()[:, None], states, torch.nan).numpy()
 
+    @speaks_python
     def plot(self, path: Path | str | None = None, *, which: int | str = 0) -> Picture:
         """Plot a frame and statistics of one recording; write .png, .pdf or .svg to a path."""
         from pibert.data.inspection import inspect
@@ -74,6 +90,7 @@ class Flow(Sequence[Trajectory]):
         found = inspect(self.recordings)
         return draw(lambda target: draw_inspection(target, self[which], found), path)
 
+    @speaks_python
     def save(self, path: Path | str) -> Path:
         """Write a file in the format of its suffix (``pibert.data.writers``).
 
@@ -86,6 +103,7 @@ class Flow(Sequence[Trajectory]):
         write_trajectories(path, self)
         return path
 
+    @speaks_python
     def select(
         self,
         *,
@@ -118,6 +136,7 @@ class Flow(Sequence[Trajectory]):
         selected[0]  # a wrong selection is an error here, not where the view is used
         return selected
 
+    @speaks_python
     def fill(
         self,
         *,
@@ -153,6 +172,7 @@ class Flow(Sequence[Trajectory]):
             fill_recordings(self.recordings, target, settings, on_note=warn)
             return join([as_flow(each.load()) for each in read(target)])
 
+    @speaks_python
     def stats(self, which: int | str = 0, **options: Any) -> "FlowStatistics":
         """Compute means, stresses, spectra, phase averages and modes of one recording.
 
@@ -238,21 +258,6 @@ class Flow(Sequence[Trajectory]):
         if first.body is not None:
             facts["body"] = "marked"
         return facts
-
-
-def speaks_python(call: Callable[P, T]) -> Callable[P, T]:
-    """Name keyword arguments in place of options in the errors of a function."""
-
-    @functools.wraps(call)
-    def speaking(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return call(*args, **kwargs)
-        except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
-            if len(error.args) == 1 and isinstance(error.args[0], str):
-                error.args = (in_python(error.args[0]),)
-            raise
-
-    return speaking
 
 
 @speaks_python

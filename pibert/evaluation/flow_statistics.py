@@ -402,8 +402,8 @@ def _probe_points(
             ]
             problem = f"is measured in less than {KNOWN_SHARE:.0%} of the frames"
             raise ValueError(
-                f"--probe {x:g},{y:g} {problem if inside else 'is outside the field'}; choose a "
-                f"point with {' and '.join(ends)}{f' {unit}' if unit else ''}"
+                f"the probe at {x:g},{y:g} {problem if inside else 'is outside the field'}; choose "
+                f"a point with {' and '.join(ends)}{f' {unit}' if unit else ''}"
             )
         found.append((row, column))
     return tuple(found)

@@ -148,6 +148,9 @@ def test_several_flows_are_one_set() -> None:
         (lambda: fit(waves(1)), ["at least 2 frames", "found 1"]),
         (lambda: fit(waves(8), model="unett"), ["unett", "unet"]),
         (lambda: fit(waves(8), start="cylinder-mr"), ["cylinder-mr", "parameter"]),
+        (lambda: pibert.flow({"p": wave(8)[:, 0]}).fill(noise=0.1), ["flag_outliers=False"]),
+        (lambda: waves(8).stats(period=99.0), ["period=99"]),
+        (lambda: pibert.load("cylinder-mr").calibrate(waves(8)), ["model.save('FOLDER')"]),
     ],
 )
 def test_wrong_input_is_refused_with_a_reason_and_nothing_is_written(
@@ -178,6 +181,11 @@ def test_notes_name_arguments_in_place_of_options() -> None:
     assert in_python(split) == 'settings={"data.split": "interpolation:mass_ratio"}.'
     assert in_python("state it: --parameter Re=NUMBER") == 'state it: parameters={"Re": NUMBER}'
     assert in_python("name it (--axes tcyx, in Python axes='tcyx')") == "name it (axes='tcyx')"
+    assert (
+        in_python("the first (--channels u=u,v=b)") == "the first (channels={'u': 'u', 'v': 'b'})"
+    )
+    assert in_python("(--no-flag-outliers)") == "(flag_outliers=False)"
+    assert in_python("--fill-masked fills them") == "fill_masked=True fills them"
     assert in_python("calibrate on others: --data FILE") == "calibrate on others: flow=FLOW"
     whole = "or pibert convert --parameter viscosity=NUMBER"
     assert in_python(whole) == whole

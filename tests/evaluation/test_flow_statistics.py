@@ -183,7 +183,7 @@ def test_recordings_without_statistics_are_refused() -> None:
     scalar = make_trajectory(channels=("T", "p"))
     with refused("velocity"):
         flow_statistics(replace(scalar, spec=replace(scalar.spec, family=None)))
-    with refused("--probe 9,9", "x from -0.5 to 0.8"):
+    with refused("probe at 9,9", "x from -0.5 to 0.8"):
         flow_statistics(recording(), StatsOptions(probes=((9.0, 9.0),)))
     time = DT * torch.arange(FRAMES).double()
     time[100:] += 1.23

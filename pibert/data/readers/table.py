@@ -139,8 +139,9 @@ def _columns(
 ) -> tuple[list[_Column], list[str]]:
     """Return the columns with a known name, and notes on the others."""
     names = name_columns(path, table.names, hints.channels)
-    plain = [name.strip().lower() for name in table.names]
-    names = [_FILLED if own == _FILLED else our for our, own in zip(names, plain, strict=True)]
+    if _FILLED not in hints.channels.values():
+        plain = [name.strip().lower() for name in table.names]
+        names = [_FILLED if own == _FILLED else our for our, own in zip(names, plain, strict=True)]
     columns, others, notes = [], [], []
     if not table.named and any("@" in line for line in table.comments[-1:]):
         raise SourceError(

@@ -87,6 +87,15 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
         table.open_recordings(path)
 
 
+def test_a_column_of_marks_is_a_channel_where_it_is_named_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "drops.csv"
+    path.write_text("x,y,u,filled\n" + text_of([X, Y, X, X > 0]))
+    found = table.open_recordings(path)[0]
+    assert found.spec.channels == ("u",) and found.filled is not None
+    named = table.open_recordings(path, Hints(channels={"u": "u", "phi": "filled"}))[0]
+    assert named.spec.channels == ("u", "phi") and named.filled is None
+
+
 def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

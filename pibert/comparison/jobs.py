@@ -213,8 +213,14 @@ def _check_flows(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
                 "test data; state one, or choose data.split = 'trajectory' or 'time'"
             )
         refuse_short_flows(name, prepared, comparison.history, comparison.rollout)
+    # Both refuse a budget that is too small.
     for trial in all_trials(comparison):
-        trial_experiment(comparison, trial, flows[trial.data])  # refuses a budget that is too small
+        trial_experiment(comparison, trial, flows[trial.data])
+    for job in comparison.jobs():
+        candidate = comparison.candidates[job.candidate]
+        if candidate.is_trained:
+            sizes = epoch_sizes(candidate, comparison.data[job.data], flows[job.data])
+            experiment_of(comparison, job, *sizes)
 
 
 def _note_physics(comparison: Comparison, flows: Mapping[str, Flows]) -> None:

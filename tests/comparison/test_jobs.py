@@ -99,6 +99,15 @@ def test_damaged_scores_are_computed_again_and_another_plan_is_refused(
         carry_out(replace(plan, rollout=rollout), out, MemoryWatcher())
 
 
+def test_a_budget_too_small_for_rollouts_is_refused_before_any_run(tmp_path: Path) -> None:
+    data = write_waves(tmp_path / "waves.h5", 10, frames=6)
+    plan = comparison_of(data, seeds=(0,), samples=60, rollout_share=0.5, rollout_steps=2)
+    watcher = MemoryWatcher()
+    with pytest.raises(ValueError, match="60 samples are too few to train .* raise samples"):
+        carry_out(plan, tmp_path / "out", watcher)
+    assert not watcher.states and not (tmp_path / "out").exists()
+
+
 def test_a_run_that_fails_is_reported_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:

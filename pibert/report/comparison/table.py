@@ -150,8 +150,8 @@ class Numbers:
     notes: Mapping[str, str] = field(default_factory=dict)
     level: frozenset[str] = frozenset()
     """Models that do not differ significantly from the best one of the column."""
-    truth: float | None = None
-    """The value of the data themselves."""
+    feet: Mapping[str, Cell] = field(default_factory=dict)
+    """Cells below those of the models, which are not ranked with them, by the label of the row."""
 
     def best(self) -> float | None:
         """The best value; None where all look the same or are off the ideal by a factor of two."""
@@ -205,19 +205,18 @@ def measured(data: DatasetResults, column: Metric) -> Numbers | None:
     better = str(records[0]["better"])
     ranked = better != "none" and ideal is None
     beside = {"spread": _spread, "interval": interval_of}.get(note, lambda rows: "")
-    known = None
-    if truth is not None:
-        seen = (data.value(m, metric, truth, space) for m in data.models)
-        known = next((value for value in seen if value is not None), None)
+    form = form or (near_one if metric in _NEAR_ONE else digits)
+    seen = [data.value(m, metric, truth, space) for m in data.models] if truth else []
+    known = next((value for value in seen if value is not None), None)
     return Numbers(
         label=with_unit(column.label, records[0]["unit"]) + _ARROWS.get(better, ""),
         values={m: mean_of([record["value"] for record in rows]) for m, rows in found.items()},
         better=better,
         ideal=ideal,
-        form=form or (near_one if metric in _NEAR_ONE else digits),
+        form=form,
         notes={m: beside(rows) for m, rows in found.items()},
         level=frozenset(m for m, rows in found.items() if ranked and is_level(rows)),
-        truth=known,
+        feet={} if known is None else {"(data)": Cell(text=form(known), number=known)},
     )
 
 
@@ -238,21 +237,21 @@ class MetricTable:
 def table_of(
     data: DatasetResults, name: str, title: str, caption: str, columns: Sequence[Numbers | None]
 ) -> Table | None:
-    """A row for every model, best first; None without columns."""
+    """A row for every model, best first; None without columns that have a value."""
     kept = [c for c in columns if c and any(v is not None for v in c.values.values())]
     if not kept:
         return None
-    truths = [
-        Cell(text="") if c.truth is None else Cell(text=c.form(c.truth), number=c.truth)
-        for c in kept
-    ]
+    feet = dict.fromkeys(label for column in kept for label in column.feet)
     return Table(
         name=slug(f"{data.name}-{name}"),
         title=title,
         caption=caption,
         head=("model", *(column.label for column in kept)),
         rows=tuple((Cell(text=m), *(column.cell(m) for column in kept)) for m in data.models),
-        foot=((Cell(text="(data)"), *truths),) if any(cell.text for cell in truths) else (),
+        foot=tuple(
+            (Cell(text=label), *(column.feet.get(label, Cell(text="")) for column in kept))
+            for label in feet
+        ),
     )
 
 

@@ -33,10 +33,13 @@ def row(reduced: float, factor: float | None) -> dict[str, Any]:
     return {**found, "stopped": False, "lasted": 40, "predicted": predicted, "errors": errors}
 
 
-def vibrating(reduced: tuple[float, ...] = REDUCED) -> DatasetResults:
+def vibrating(
+    reduced: tuple[float, ...] = REDUCED,
+    unet: tuple[float | None, ...] = (None, None, 1.0),
+) -> DatasetResults:
     """Pibert 10 % too strong, unet stopped twice, persistence; and the oscillator 5 % too weak."""
     data = invented(3)
-    factors = {"pibert": (1.1, 1.1, 1.1), "unet": (None, None, 1.0), "persistence": (0.0,) * 3}
+    factors = {"pibert": (1.1, 1.1, 1.1), "unet": unet, "persistence": (0.0,) * 3}
     scores = {}
     time = torch.arange(40, dtype=torch.float64)
     for key, own in data.scores.items():
@@ -86,3 +89,29 @@ def test_the_table_has_models_and_the_oscillator_and_counts_stopped_flows() -> N
     assert cell(table, "unet", "stopped ↓").number == pytest.approx(2 / 3)
     assert table.foot[0][1].best
     assert cell(table, "unet", "right regime ↑").number == pytest.approx(1 / 3)
+
+
+def test_columns_without_a_value_are_left_out_of_the_row_of_the_oscillator_too() -> None:
+    data = vibrating()
+    for rows in data.vibrations.values():
+        for own in rows:
+            own.get("errors", {})["phase"] = None  # the flows are too short for it
+    table = vibrations(data)
+    assert table is not None and table.foot[0][0].text == WAKE_OSCILLATOR
+    assert not any("phase" in label for label in table.head)
+
+
+def test_a_body_without_a_phase_counts_and_a_body_at_rest_does_not() -> None:
+    data = vibrating(unet=(1.0, 1.0, 1.0))
+    for own in data.vibrations["unet"][:2]:
+        own["errors"]["phase"] = None  # the predicted body stands still
+    table = vibrations(data)
+    assert table is not None
+    (phase,) = (label for label in table.head if "phase" in label)
+    assert cell(table, "unet", phase).text == "∞"
+    assert cell(table, "unet", "amplitude error ↓").number == 0.0
+    for rows in data.vibrations.values():
+        for own in rows[:2]:
+            own["true"]["amplitude"] = 1e-3
+    table = vibrations(data)
+    assert table is not None and cell(table, "unet", phase).number == pytest.approx(0.1)

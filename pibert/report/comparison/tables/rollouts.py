@@ -11,6 +11,7 @@ from pibert.evaluation.measures import DATA
 from pibert.evaluation.scales import BANDS
 from pibert.evaluation.scores import Scores
 from pibert.evaluation.structure import PHASE_PERIODS
+from pibert.evaluation.vibration import AT_REST
 from pibert.physics import find_family
 from pibert.report.comparison.results import (
     COARSE_SOLVER,
@@ -73,13 +74,14 @@ def rollout(data: DatasetResults) -> Table | None:
         "as in the FNO paper. nRMSE: mean over starts, geometric mean over lead times, as in "
         f"APEBench. Bold: best of the column. Intervals (95 %): {facts.get('intervals', 'none')}."
     )
-    solver = data.coarse_solver
-    if solver is None or "rollout" not in solver.card:
-        return table_of(data, "rollout", "Rollout", caption, columns(data.scores))
-    caption += f" Last row: {describe_solver(data.facts['coarse_solver'])}."
-    table = table_of(data, "rollout", "Rollout", caption, columns(data.scores))
-    own = (column.cell(COARSE_SOLVER) for column in columns({(COARSE_SOLVER, 0): solver}))
-    return None if table is None else replace(table, foot=((Cell(text=SOLVER_ROW), *own),))
+    shown, solver = columns(data.scores), data.coarse_solver
+    if solver is not None and "rollout" in solver.card:
+        caption += f" Last row: {describe_solver(data.facts['coarse_solver'])}."
+        shown = [
+            replace(column, feet={SOLVER_ROW: own.cell(COARSE_SOLVER)})
+            for column, own in zip(shown, columns({(COARSE_SOLVER, 0): solver}), strict=True)
+        ]
+    return table_of(data, "rollout", "Rollout", caption, shown)
 
 
 def _rolled(
@@ -134,15 +136,13 @@ _VIBRATIONS = {
 def vibrations(data: DatasetResults) -> Table | None:
     """Errors of the vibration of bodies, of all models and of the wake oscillator."""
     found = data.vibrations
-    columns = [
-        Numbers(
-            label=label,
-            values={name: _median(rows, measure) for name, rows in found.items()},
-            better="lower",
-            notes={},
-        )
-        for measure, label in _VIBRATIONS.items()
-    ]
+    columns = []
+    for measure, label in _VIBRATIONS.items():
+        errors = {name: _errors(rows, measure) for name, rows in found.items()}
+        known = {body for own in errors.values() for body, error in own if error < math.inf}
+        shown = {name: [e for body, e in own if body in known] for name, own in errors.items()}
+        values = {name: statistics.median(own) if own else None for name, own in shown.items()}
+        columns.append(Numbers(label=label, values=values, better="lower"))
     shares: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
         "right regime ↑": ("higher", _is_right_regime),
         "stopped ↓": ("lower", lambda row: row["stopped"]),
@@ -155,29 +155,21 @@ def vibrations(data: DatasetResults) -> Table | None:
     caption = (
         "Every test flow is rolled out from its start to its end. Medians over flows of the errors "
         "of amplitude and frequency, relative to the true ones; of the phase, in periods; and of "
-        "the displacement, over its standard deviation. Stopped: the rollout is not finite any "
-        "more, or the body leaves the domain. ∞: it stopped, or the body stands still, in at least "
-        "half of the flows. Regime: lock-in, outside of it, or at rest. "
+        "the displacement, over its standard deviation; bodies at rest are left out. Stopped: the "
+        "rollout is not finite any more, or the body leaves the domain. ∞: it stopped, or the body "
+        "stands still, in at least half of the flows. Regime: lock-in, outside of it, or at rest. "
         f"{_oscillator_text(data)} Bold: best of the column."
     )
-    table = table_of(data, "vibrations", "Vibration of bodies", caption, columns)
-    if table is None or WAKE_OSCILLATOR not in found:
-        return table
-    last = (Cell(text=WAKE_OSCILLATOR), *(column.cell(WAKE_OSCILLATOR) for column in columns))
-    return replace(table, foot=(last,))
+    if WAKE_OSCILLATOR in found:
+        columns = [replace(c, feet={WAKE_OSCILLATOR: c.cell(WAKE_OSCILLATOR)}) for c in columns]
+    return table_of(data, "vibrations", "Vibration of bodies", caption, columns)
 
 
-def _median(rows: Sequence[Mapping[str, Any]], measure: str) -> float | None:
-    """The median over flows; a flow without a predicted vibration counts as infinitely wrong."""
-    values = []
-    for row in rows:
-        error = row.get("errors", {}).get(measure)
-        has_truth = measure in ("phase", "rms") or row["true"]["frequency"] is not None
-        if error is None and has_truth and (row["stopped"] or measure == "frequency"):
-            error = math.inf
-        if error is not None:
-            values.append(error)
-    return statistics.median(values) if values else None
+def _errors(rows: Sequence[Mapping[str, Any]], measure: str) -> list[tuple[tuple[str, str], float]]:
+    """The error of every body that moves, by flow and name; infinite where nothing is predicted."""
+    moving = (row for row in rows if row["true"]["amplitude"] >= AT_REST)
+    found = (((row["flow"], row["body"]), row.get("errors", {}).get(measure)) for row in moving)
+    return [(body, math.inf if error is None else error) for body, error in found]
 
 
 def _is_right_regime(row: Mapping[str, Any]) -> bool:
@@ -264,7 +256,6 @@ def _free_run_table(
     if data.coarse_solver is not None:
         others = {COARSE_SOLVER: SOLVER_ROW, **others}
     columns: list[Numbers] = []
-    feet = {model: [Cell(text=label)] for model, label in others.items()}
     lost = {m for m in data.models if (data.value(m, "free_run_diverged") or 0) > 0}
     for metric, label in metrics.items():
         ideal = 1.0 if "ratio" in metric else None
@@ -274,15 +265,14 @@ def _free_run_table(
         if column is None:
             continue
         values = {m: math.inf if v is None and m in lost else v for m, v in column.values.items()}
-        columns.append(replace(column, values=values))
-        for model, foot in feet.items():
-            value, cell = data.value(model, metric), Cell(text="")
+        feet = {}
+        for model, foot in others.items():
+            value, feet[foot] = data.value(model, metric), Cell(text="")
             if value is not None and (model != "truth" or label not in ("survival", "diverged")):
                 spread = "" if note == "none" else interval_of(data.find(model, metric))
-                cell = Cell(text=form(value), number=value, note=spread)
-            foot.append(cell)
-    table = table_of(data, name, title, caption, columns)
-    return None if table is None else replace(table, foot=tuple(map(tuple, feet.values())))
+                feet[foot] = Cell(text=form(value), number=value, note=spread)
+        columns.append(replace(column, values=values, feet=feet))
+    return table_of(data, name, title, caption, columns)
 
 
 def _of_rollouts(data: DatasetResults, prefix: str, title: str, caption: str) -> Table | None:

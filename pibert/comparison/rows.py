@@ -264,13 +264,13 @@ def _measure_rows(terms: Mapping[Job, Tensor], scored: _Scored) -> dict[Job, lis
 
 def _best(entry: Entry, index: int, values: Mapping[Job, Tensor]) -> str:
     """Return the model with the best mean over its seeds; empty if none is better than another."""
-    finite: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {}
     for job, scored in values.items():
-        if math.isfinite(value := float(scored[index])):
-            finite.setdefault(job.candidate, []).append(value)
-    if entry.better == "none" or not finite:
+        found.setdefault(job.candidate, []).append(float(scored[index]))
+    means = {model: sum(known) / len(known) for model, known in found.items()}
+    means = {model: mean for model, mean in means.items() if math.isfinite(mean)}
+    if entry.better == "none" or not means:
         return ""
-    means = {model: sum(known) / len(known) for model, known in finite.items()}
     return {"lower": min, "higher": max}[entry.better](means, key=means.__getitem__)
 
 

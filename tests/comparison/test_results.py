@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,8 +16,9 @@ from torch import Tensor
 import pibert
 from pibert.comparison.plan import Job
 from pibert.comparison.results import CURVE_COLUMNS, gather, ranking, read_results, refuse_unlike
-from pibert.comparison.rows import rows_of
+from pibert.comparison.rows import _best, rows_of
 from pibert.evaluation.by_flow import measures_of
+from pibert.evaluation.measure import Entry
 from pibert.evaluation.scores import Scores, read_scores, save_scores
 from pibert.experiments import evaluation
 from pibert.experiments.flows import Flows
@@ -132,6 +134,12 @@ def test_intervals_resample_conditions_or_blocks_of_several_correlation_times(
         assert record["low"] is record["high"] is record["against_best"] is None
     else:
         assert record["low"] < record["value"] < record["high"]
+
+
+def test_a_model_with_a_seed_that_diverged_is_not_the_best() -> None:
+    values = {("a", 0): 0.1, ("a", 1): math.inf, ("b", 0): 0.2, ("b", 1): 0.3}
+    jobs = {Job("waves", *key): torch.tensor([value]) for key, value in values.items()}
+    assert _best(Entry(metric="error", component="all"), 0, jobs) == "b"
 
 
 def test_marks_compare_with_the_best_model_of_each_number(carried: Carried) -> None:

@@ -102,7 +102,7 @@ class DatasetResults:
     def value(
         self, model: str, metric: str, component: str = "all", space: str = "physical"
     ) -> float | None:
-        """The mean over seeds; None where nothing was measured."""
+        """The mean over seeds; None where one has no finite value."""
         found = [record["value"] for record in self.find(model, metric, component, space)]
         return mean_of(found)
 
@@ -203,6 +203,9 @@ def describe_solver(facts: Mapping[str, Any]) -> str:
 
 
 def mean_of(values: Sequence[int | float | None]) -> float | None:
-    """The mean of the known values; None without any."""
+    """The mean; None without values, or if one is unknown or, as of a run that diverged, infinite.
+
+    Without it the others would look like the whole.
+    """
     known = [float(value) for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return sum(known) / len(known) if known and len(known) == len(values) else None

@@ -87,6 +87,24 @@ def test_the_table_ends_with_the_truth_against_itself_and_counts_diverged_runs()
     assert rows["(truth against itself)"]["survival [frames] ↑"].text == ""
 
 
+def test_a_seed_that_diverged_is_not_left_out_of_the_mean():
+    more = [
+        record("pibert", "free_run_stress_error", 0.2, seed=0),
+        record("pibert", "free_run_stress_error", None, seed=1),
+        record("pibert", "free_run_diverged", 0.0, seed=0),
+        record("pibert", "free_run_diverged", 1.0, seed=1),
+        record("unet", "free_run_stress_error", 0.5),
+        record("unet", "free_run_diverged", 0.0),
+    ]
+    data = handmade({"pibert": (0.01, 0.01), "unet": 0.02}, more)
+    data.facts["free_run"] = {"runs": 10, "flows": 10, "frames": [50, 60], "intervals": "10 flows"}  # type: ignore[index]
+    found = table(data)
+    assert found is not None
+    rows = {row[0].text: dict(zip(found.head, row, strict=True)) for row in found.lines}
+    assert rows["pibert"]["stress error ↓"].text == "∞" and rows["unet"]["stress error ↓"].best
+    assert "unet has the smallest error" in verdict(data)
+
+
 def test_the_verdict_names_the_best_statistics_and_the_models_that_diverge():
     more = [
         record("pibert", "free_run_stress_error", 0.2, ends=(0.1, 0.3)),

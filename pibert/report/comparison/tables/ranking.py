@@ -181,7 +181,7 @@ def flow_errors(
         if (row["data"], row["model"]) == (data.name, model)
         and (row["metric"], row["lead"]) == (metric, lead)
     ]
-    return [None if None in seeds else mean_of(seeds) for seeds in zip(*runs, strict=True)]
+    return [mean_of(seeds) for seeds in zip(*runs, strict=True)]
 
 
 def flows(data: DatasetResults) -> Table | None:

@@ -41,6 +41,7 @@ from pibert.evaluation.intervals import (
     resample_blocks,
     resample_trajectories,
     resampled_values,
+    same_flows,
 )
 from pibert.evaluation.leads import LEADS, Horizons, LeadTimes
 from pibert.evaluation.measure import ALL, Entry
@@ -214,7 +215,8 @@ def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | 
         return None, None, "none: the flow stays correlated for more than half a recording"
     try:
         blocks = resample_blocks(_stretches(scores), block=block, resamples=RESAMPLES, seed=seed)
-        return blocks, None, f"blocks of {block} frames"
+        flows = same_flows(len(scores.arrays["rows/trajectory"].unique()))
+        return blocks, None, f"blocks of {block} frames {flows}"
     except TooFew:
         return None, None, f"none: the test split has fewer than ten blocks of {block} frames"
 

@@ -110,6 +110,12 @@ def resample_starts(
     return weights, f"{len(units.unique())} stretches of {block} frames"
 
 
+def same_flows(count: int) -> str:
+    """Say, beside an interval from resamples in time, what it does not cover."""
+    these = "this flow" if count == 1 else f"these {count} flows"
+    return f"(valid for other times of {these}, not for other flows)"
+
+
 def resample_blocks(
     groups: Int[Tensor, " rows"], *, block: int, resamples: int = 1000, seed: int
 ) -> Float[Tensor, "resample rows"]:

@@ -29,7 +29,7 @@ from torch import Tensor
 from pibert.data.partial import replace_file
 from pibert.data.splits import condition
 from pibert.display import as_html
-from pibert.evaluation.intervals import TooFew, resample_starts
+from pibert.evaluation.intervals import LEAST, TooFew, resample_starts, same_flows
 from pibert.files import read_json, read_safetensors
 
 FORMAT = 4
@@ -200,10 +200,11 @@ def start_weights(
     if names := facts["source"].get("group_by"):  # repetitions are not independent
         groups = torch.tensor(condition_numbers(facts, names))
     block = block_frames(card["correlation_frames"])
-    block = None if block is None else max(block, span)
+    block, groups = None if block is None else max(block, span), groups[trajectories]
     try:
-        return resample_starts(
-            groups[trajectories], frames, block=block, resamples=RESAMPLES, seed=0
-        )
+        weights, method = resample_starts(groups, frames, block=block, resamples=RESAMPLES, seed=0)
     except TooFew:
         return None, "none: fewer than ten flows or independent stretches of flows"
+    if len(groups.unique()) < LEAST:
+        method = f"{method} {same_flows(len(trajectories.unique()))}"
+    return weights, method

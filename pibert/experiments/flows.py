@@ -393,8 +393,14 @@ def _split(
 
 
 def _condition_names(trajectories: Sequence[Trajectory], config: DataConfig) -> tuple[str, ...]:
-    """Return the parameters of a split by condition: those named, or all that vary."""
+    """Return the parameters that name a condition, whose flows a split keeps together.
+
+    Those of a split by range if its values repeat; those of a split by condition, or all that vary.
+    """
     rule = SplitRule.parse(config.split)
+    if rule.kind in RANGES:
+        known = {trajectory.parameters.get(*rule.names) for trajectory in trajectories}
+        return rule.names if len(known) < len(trajectories) else ()
     if rule.kind != "conditions" or rule.names:
         return rule.names if rule.kind == "conditions" else ()
     names = set().union(*(trajectory.parameters for trajectory in trajectories))

@@ -219,6 +219,21 @@ def test_flows_are_split_by_the_range_of_a_parameter(tmp_path: Path) -> None:
     assert all(1000.0 < value < 1600.0 for value in values["valid"])
 
 
+def test_repeated_values_of_a_range_split_are_one_condition(tmp_path: Path) -> None:
+    flows = [
+        replace(
+            make_trajectory(f"t{i}", seed=i),
+            parameters={"Re": 100.0 + i // 3, "damping": float(i % 3)},
+        )
+        for i in range(24)
+    ]
+    write(tmp_path / "flows.h5", flows)
+    config = DataConfig(path=str(tmp_path / "flows.h5"), shares=SHARES, split="interpolation:Re")
+    assert prepare(config).source["group_by"] == ["Re"]
+    write(tmp_path / "flows.h5", flows[::3])
+    assert "group_by" not in prepare(config).source
+
+
 def test_conditions_are_held_out_whole(tmp_path: Path) -> None:
     flows = [
         replace(

@@ -155,7 +155,7 @@ def interval_text(data: DatasetResults) -> str:
     if method.startswith("none"):
         return ""
     over = ", from the lowest to the highest end over all seeds" if len(data.seeds) > 1 else ""
-    return f" Error bars: 95 % bootstrap intervals ({method}){over}."
+    return f" Error bars: 95 % bootstrap intervals over {method}{over}."
 
 
 def line_style(data: DatasetResults, model: str) -> dict[str, Any]:

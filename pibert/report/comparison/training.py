@@ -174,8 +174,9 @@ def convergence(data: DatasetResults) -> Plot | None:
     budget = data.results.get("comparison", {}).get("samples")
     curves, best, starts, roots, epochs = {}, {}, {}, {}, {}
     for model, own_stages in stages.items():
-        per_epoch = _samples_per_epoch(own_stages, budget or 1.0)
-        starts[model] = per_epoch * own_stages.get("pretraining", {}).get("epochs", 0)
+        per_epoch = _samples_per_epoch(own_stages, "training", budget or 1.0)
+        before = _samples_per_epoch(own_stages, "pretraining", budget or 1.0)
+        starts[model] = before * own_stages.get("pretraining", {}).get("epochs", 0)
         recorded = own_stages.get("training", {}).get("curve", ())
         errors = {epoch: values.get(ERROR) for epoch, values in recorded}
         found = {
@@ -211,17 +212,22 @@ def convergence(data: DatasetResults) -> Plot | None:
     for model, root in roots.items():
         _draw_line(right, data, model, root, epochs[model])
     side_legend(right)
+    use = "scored on the test split"
+    if any("rollouts" in own for own in stages.values()):
+        use = "the start of the stage on rollouts, which is not shown"
     caption = (
         "(a) Mean squared error of standardised fields on the validation split against the samples "
         "seen, repetitions and pretraining included. (b) Its root, in standard deviations of the "
-        "training data, against the epochs of training alone. Rings mark the chosen epoch, whose "
-        "weights are scored on the test split."
+        "training data, against the epochs of training alone. Rings mark the chosen epoch. Its "
+        f"weights are {use}."
     )
     return Plot(figure, caption)
 
 
-def _samples_per_epoch(stages: Run, budget: int | float) -> float:
-    """From the samples of a run or, where it does not record them, from the budget."""
-    epochs = sum(stage["epochs"] for stage in stages.values())
-    seen = [stage.get("samples") for stage in stages.values()]
-    return float((budget if None in seen else sum(seen)) / epochs) if epochs else 0.0
+def _samples_per_epoch(stages: Run, name: str, budget: int | float) -> float:
+    """From the samples of a stage or, where it does not record them, from the budget."""
+    stage = stages.get(name, {})
+    if stage.get("samples") is not None:
+        return float(stage["samples"] / stage["epochs"])
+    epochs = sum(own["epochs"] for own in stages.values())
+    return float(budget / epochs) if epochs else 0.0

@@ -80,6 +80,20 @@ def test_all_models_end_at_the_budget_and_pretraining_takes_its_share_of_it():
     assert convergence(with_card(data, lambda m: {"training": {}})) is None
 
 
+def test_the_stage_on_rollouts_does_not_stretch_the_axis_of_samples():
+    stages = {
+        "pretraining": {"epochs": 2, "samples": 1000, "best_epoch": 2, "curve": []},
+        "training": {"epochs": 10, "samples": 500, "best_epoch": 10,
+                     "curve": [[5, {"reconstruction": 0.2}], [8, {"reconstruction": 0.15}],
+                               [10, {"reconstruction": 0.1}]]},
+        "rollouts": {"epochs": 3, "samples": 1400, "best_epoch": 3, "curve": []},
+    }  # fmt: skip
+    plot = convergence(with_card(invented(3), lambda m: {"training": stages}))
+    assert plot is not None and "stage on rollouts" in plot.caption
+    for line in curves(axes_of(plot)[0]):
+        assert list(line.get_xdata()) == [1250, 1400, 1500]
+
+
 def record(model: str, chosen: tuple[str, float], edge: str | None, errors: Any) -> Any:
     trials = [
         {"optimizer": name, "learning_rate": rate, "samples": 4000, "valid_error": error}

@@ -235,10 +235,14 @@ def _show_free_runs(
             mean = f"{sum(known) / len(known):.3g}" if len(known) == len(found) > 0 else "–"
             cells.append(mean)
         if model == "truth":
-            model, cells[-2:] = "truth against itself", ["", ""]
+            model, cells[-2:] = "truth itself", ["", ""]
         rows.append((model, *cells))
     show_table(console, names, rows, numbers=True, title=title, **_NARROW)
-    say(console, "Survival: frames before a run diverged. –: not defined, or a run diverged.")
+    say(
+        console,
+        "Truth itself: how far two stretches of it differ. Survival: frames before a run "
+        "diverged. –: not defined, or a run diverged.",
+    )
 
 
 def _show_tuning(console: Console, rows: list[Mapping[str, Any]]) -> None:

@@ -246,8 +246,8 @@ def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
     if lost:
         say(console, f"Diverged: {len(lost)} of {len(runs['frames'])} runs, after {_span(lost)}.")
     method = runs["intervals"]
-    known = "no intervals (" + method.removeprefix("none: ") + ")"
-    say(console, known if method.startswith("none") else f"[]: 95 % intervals over {method}.")
+    known = not method.startswith("none")
+    say(console, f"[]: 95 % intervals over {method}." if known else f"Intervals: {method}.")
 
 
 def _bracketed(unit: str) -> str:

@@ -212,13 +212,13 @@ def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | 
         pass
     block = block_frames(scores.card["correlation_frames"])
     if block is None:
-        return None, None, "none: the flow stays correlated for more than half a recording"
+        return None, None, "none (the flow stays correlated for more than half a recording)"
     try:
         blocks = resample_blocks(_stretches(scores), block=block, resamples=RESAMPLES, seed=seed)
         flows = same_flows(len(scores.arrays["rows/trajectory"].unique()))
         return blocks, None, f"blocks of {block} frames {flows}"
     except TooFew:
-        return None, None, f"none: the test split has fewer than ten blocks of {block} frames"
+        return None, None, f"none (the test split has fewer than ten blocks of {block} frames)"
 
 
 def _stretches(scores: Scores) -> Tensor:

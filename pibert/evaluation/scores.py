@@ -204,7 +204,7 @@ def start_weights(
     try:
         weights, method = resample_starts(groups, frames, block=block, resamples=RESAMPLES, seed=0)
     except TooFew:
-        return None, "none: fewer than ten flows or independent stretches of flows"
+        return None, "none (fewer than ten flows or independent stretches of flows)"
     if len(groups.unique()) < LEAST:
         method = f"{method} {same_flows(len(trajectories.unique()))}"
     return weights, method

@@ -106,8 +106,8 @@ def repeated(scores: Scores, conditions: int) -> Scores:
     [
         (one_recording, 1.9, "blocks of 6 frames (valid for other times of this flow"),
         (one_recording, 0.3, "blocks of 2 frames"),
-        (one_recording, 20.0, "none: the test split has fewer than ten blocks of 60"),
-        (one_recording, None, "none: the flow stays correlated"),
+        (one_recording, 20.0, "none (the test split has fewer than ten blocks of 60"),
+        (one_recording, None, "none (the flow stays correlated"),
         (in_pairs, 1.9, "blocks of 6 frames (valid for other times of these 2 flows"),
         (partial(repeated, conditions=10), 1.9, "10 conditions"),
         (partial(repeated, conditions=4), 1.9, "blocks of 6 frames"),

@@ -108,13 +108,13 @@ def _dot_figure(
     data: DatasetResults, panels: Mapping[str, Sequence[Metric]], caption: str
 ) -> Plot | None:
     """The panels that have anything to show, side by side, with all models by rank."""
-    filled = {
-        title: [g for g in groups if any(dot_of(data, m, g) is not None for m in data.models)]
-        for title, groups in panels.items()
-    }
+    dots = {g: [dot_of(data, m, g) for m in data.models] for own in panels.values() for g in own}
+    filled = {title: [g for g in own if any(dots[g])] for title, own in panels.items()}
     filled = {title: groups for title, groups in filled.items() if groups}
     if not filled:
         return None
+    if any(dot and dot.low is not None for own in dots.values() for dot in own):
+        caption += interval_text(data)
     row = 0.13 + 0.035 * max(map(len, filled.values()))
     size = (_PANEL * len(filled) + 1.7, row * len(data.models) + 1.0)
     figure, axes = sheet(*size, 1, len(filled), sharey=True)
@@ -136,7 +136,6 @@ def metrics(data: DatasetResults) -> Plot | None:
     caption = (
         f"All {data.facts['test_frames']} test frames, physical units: NMSE, LMAE, and the "
         "distances of R² and LPCC to 1, of every component; lower is better, models by rank."
-        f"{interval_text(data)}"
     )
     return _dot_figure(data, panels, caption)
 
@@ -154,7 +153,7 @@ def scales(data: DatasetResults) -> Plot | None:
         "better. Wavelet groups are means over Haar sub-bands (coarse: level 3, fine: level 1). "
         "Wavenumber bands are thirds of the resolved range; the NMSE compares the spectrum of the "
         "error with that of the truth, the error of the spectrum compares both spectra and ignores "
-        f"phase.{interval_text(data)}"
+        f"phase."
     )
     return _dot_figure(data, panels, caption)
 
@@ -175,7 +174,7 @@ def sequence_metrics(data: DatasetResults) -> Plot | None:
         "(teacher-forced) predictions over the test split, in physical units; models by rank, "
         "lower is better. fRMSE: error of the Fourier modes in space and time. KE: error of half "
         "the variance in time of the velocity, not of its energy. MVPE: error of the mean velocity "
-        f"at probes behind the body.{interval_text(data)}"
+        "at probes behind the body."
     )
     return _dot_figure(data, panels, caption)
 

@@ -91,8 +91,8 @@ def _shown(data: DatasetResults, model: str) -> dict[str, Tensor]:
     return data.first(model).group(SHOWN.removesuffix("/"))
 
 
-def _origin(data: DatasetResults, models: Sequence[str]) -> str:
-    """Which run is shown, for captions."""
+def _origin(data: DatasetResults, models: Sequence[str], *, whole: bool = False) -> str:
+    """Which run is shown, for captions; ``whole``: only of models that did not diverge."""
     arrays = data.first(models[0]).arrays
     run = int(arrays["free_run/run"])
     start, count = (int(arrays[f"free_run/{name}"][run]) for name in ("frame", "frames"))
@@ -100,6 +100,7 @@ def _origin(data: DatasetResults, models: Sequence[str]) -> str:
     lost = {m: frames for m in models if (frames := _lost_after(data, m)) is not None}
     ended = ", ".join(f"{m} after {frames}" for m, frames in lost.items())
     short = f"the frames before are shown if there are {LEAST_FRAMES} or more"
+    short = "these are left out" if whole else short
     diverged = f" Diverged: {ended}; {short}." if lost else ""
     return f"{name}, {count} frames from frame {start} on.{diverged}"
 
@@ -277,9 +278,9 @@ def free_run_spectra(data: DatasetResults) -> Plot | None:
     for ax in axes:
         ax.axvline(peak, color="0.7", lw=0.8, zorder=0)
     caption = (
-        f"{_origin(data, models)} Mean over {len(first['probes'])} probes, Hann window; (b) "
-        "predicted over true. Vertical line: the highest peak of the truth. The runs see no true "
-        "frame after their start, so a peak in the right place is the model's own."
+        f"{_origin(data, models, whole=True)} Mean over {len(first['probes'])} probes, Hann "
+        "window; (b) predicted over true. Vertical line: the highest peak of the truth. The runs "
+        "see no true frame after their start, so a peak in the right place is the model's own."
     )
     return Plot(figure, caption)
 

@@ -158,6 +158,11 @@ def interval_text(data: DatasetResults) -> str:
     return f" Error bars: 95 % bootstrap intervals over {method}{over}."
 
 
+def first_seed(data: DatasetResults) -> str:
+    """A sentence for figures that show one run of each model; empty if there is no other."""
+    return " Of several seeds the first." if len(data.seeds) > 1 else ""
+
+
 def line_style(data: DatasetResults, model: str) -> dict[str, Any]:
     """Line of the truth or a model: dotted without training, dashed for a variant."""
     if model == "truth":

@@ -13,7 +13,7 @@ from pibert.fields import FieldSpec
 
 COLOURS = {
     "truth": "#222222",
-    "coarse-solver": "#b22222",
+    "coarse-solver": "#6a0dad",
     "pibert": "#2b5c8a",
     "fno2d": "#4f9d45",
     "deeponet2d": "#8e63a8",
@@ -28,7 +28,7 @@ COLOURS = {
     "linear-extrapolation": "#b07aa1",
     "mean-advection": "#e377c2",
     "dmd": "#17becf",
-    "wake-oscillator": "#d62728",
+    "wake-oscillator": "#ff8f00",
 }
 """Colours of the standard models, whose points are circles."""
 OTHERS = (
@@ -150,7 +150,10 @@ class DatasetResults:
     def flow_name(self, number: int) -> str:
         """Name and parameters of a trajectory."""
         parameters = self.info["parameters"][number] if self.info.get("parameters") else {}
-        values = ", ".join(f"{name} = {value:.3g}" for name, value in parameters.items())
+        values = ", ".join(
+            f"{name} = {value:.3g}" if abs(value) < 1000 else f"{name} = {value:.0f}"
+            for name, value in parameters.items()
+        )
         return str(self.info["names"][number]) + (f" ({values})" if values else "")
 
     def shown(self, most: int = 7) -> tuple[str, ...]:

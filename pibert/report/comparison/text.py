@@ -193,11 +193,15 @@ def data_facts(data: DatasetResults) -> Facts:
     """What holds for one dataset."""
     info, spec, runs = data.info, data.spec, data.facts.get("free_run")
     ny, nx = spec.grid.shape
-    step = "" if spec.dt is None else f"; frames {spec.dt:g} apart"
+    interval = "" if spec.dt is None else f"{spec.dt:.4g} {info.get('time_unit') or ''}".rstrip()
+    step = f"; frames {interval} apart" if interval else ""
     spacing = with_unit(f"{spec.grid.dx:.4g} × {spec.grid.dy:.4g}", info["length_unit"])
     channels = zip(spec.channels, spec.units, strict=True)
-    source = data.facts["source"].items()
-    plain = [f"{key} {v if isinstance(v, str) else json.dumps(v)}" for key, v in source]
+    source = dict(data.facts["source"])
+    tests = {f"test {key}": value for key, value in source.pop("test", {}).items()}
+    plain = [
+        f"{k} {v if isinstance(v, str) else json.dumps(v)}" for k, v in (source | tests).items()
+    ]
     plan = data.results.get("comparison", {}).get("data", {}).get(data.name, {})
     split = [f"{name} {_count(pieces)}" for name, pieces in info["split"].items() if pieces]
     facts = {
@@ -209,14 +213,14 @@ def data_facts(data: DatasetResults) -> Facts:
         "Fields": ", ".join(with_unit(name, unit) for name, unit in channels),
         "Grid": f"{ny} rows × {nx} columns, spacing (x × y) {spacing}{step}",
         "Parameters": ", ".join(parameter.name for parameter in spec.parameters) or "none",
-        "Intervals (95 %)": f"paired bootstrap; resampled: {data.facts['intervals']}",
+        "Intervals (95 %)": str(data.facts["intervals"]),
     }
     if time := data.facts["correlation_frames"]:
         facts["Correlation time"] = f"{digits(time, 2)} frames"
     if runs:
         size = " to ".join(map(str, sorted(set(runs["frames"]))))
         text = f"{runs['runs']} of {size} frames on {runs['flows']} test flows"
-        facts["Free runs"] = f"{text}; resampled for intervals: {runs['intervals']}"
+        facts["Free runs"] = f"{text}; intervals: {runs['intervals']}"
     return list(facts.items())
 
 
@@ -224,5 +228,6 @@ def _count(pieces: Sequence[Sequence[int | None]]) -> str:
     """``3 trajectories``, or the frames of a split in time."""
     spans = sorted({(start or 0, "end" if stop is None else stop) for _, start, stop in pieces})
     parts = [] if spans == [(0, "end")] else [f"{start} to {stop}" for start, stop in spans[:3]]
-    text = f"{len({piece[0] for piece in pieces})} trajectories"
+    count = len({piece[0] for piece in pieces})
+    text = "1 trajectory" if count == 1 else f"{count} trajectories"
     return f"{text} (frames {', '.join(parts)})" if parts else text

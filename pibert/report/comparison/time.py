@@ -33,6 +33,7 @@ from pibert.report.comparison.plots import (
     Animation,
     Plot,
     bare,
+    first_seed,
     frame,
     label_axes,
     line_style,
@@ -315,7 +316,7 @@ def rollout(data: DatasetResults) -> Plot | None:
         f"{facts['starts']} rollouts from starts spread evenly over the test split, all components "
         "together. Error 1 (dotted) is that of the mean in time, skill 0 that of repeating the "
         "last known frame. Crosses: last lead time before a rollout of the model diverged. Bands, "
-        f"95 % intervals: {facts.get('intervals', 'none')}."
+        f"95 % intervals: {facts.get('intervals', 'none')}.{first_seed(data)}"
     )
     return Plot(figure, caption)
 
@@ -338,8 +339,9 @@ def stable_horizon(data: DatasetResults) -> Plot | None:
     for model in order:
         frames, to_end = summary[model][:2]
         label = f"{frames:.3g}" + (f"  ({100 * to_end:.0f} % to the end)" if to_end > 0 else "")
+        lost = data.first(model).arrays.get("rollout/diverged", torch.zeros(1)) > 0
         labels.append(
-            label + ("  × diverged" if _before_divergence(data, model) is not None else "")
+            f"{label}  × {100 * lost.double().mean():.0f} % diverged" if lost.any() else label
         )
     ax.bar_label(bars, labels, padding=4, fontsize=SMALL)
     rows_of_models(ax, order)
@@ -351,7 +353,8 @@ def stable_horizon(data: DatasetResults) -> Plot | None:
     caption = (
         f"Frames until the squared error of a rollout exceeds {STABLE:g} times the "
         f"variance in time, mean over starts. Rollouts end after {steps} frames (line), so bars "
-        f"near it are lower bounds. Dotted: correlation time of the flow, {memory:.3g} frames."
+        f"near it are lower bounds. Dotted: correlation time of the flow, {memory:.3g} frames. "
+        f"×: share of the rollouts that diverge before.{first_seed(data)}"
     )
     return Plot(figure, caption)
 

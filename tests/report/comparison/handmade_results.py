@@ -53,7 +53,7 @@ def handmade(
         "length_unit": "D",
         "test_frames": 1234,
         "correlation_frames": 3.25,
-        "intervals": "blocks of 5 frames" if marked else "none: expected at least 10 blocks",
+        "intervals": "blocks of 5 frames" if marked else "none (fewer than ten blocks)",
         "ranking": [{"rank": n, "model": m, "nmse": means[m]} for n, m in enumerate(order, 1)],
     }
     results = {

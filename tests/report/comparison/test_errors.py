@@ -206,3 +206,13 @@ def test_without_flows_to_compare_there_is_neither_table_nor_figure():
     for own in (alone, older):
         assert ranking.flows(own) is None and errors.flows(own) is None
         assert errors.by_parameter(own) is None and ranking.conditions(own) is None
+
+
+def test_a_figure_without_intervals_does_not_mention_error_bars() -> None:
+    data = invented(3)
+    facts = {"wake": {**data.facts, "intervals": "10 trajectories"}}
+    bare = [{**row, "low": None, "high": None} for row in data.results["records"]]
+    for records, expected in ((data.results["records"], True), (bare, False)):
+        shown = replace(data, results={**data.results, "data": facts, "records": records})
+        plot = errors.metrics(shown)
+        assert plot is not None and ("over 10 trajectories" in plot.caption) == expected

@@ -126,3 +126,8 @@ def test_a_ratio_far_from_one_is_not_marked_as_best(
 ) -> None:
     column = Numbers(label="energy", values=dict(zip("abc", values, strict=False)), ideal=1.0)
     assert column.best() == best
+
+
+def test_the_caption_of_spectra_says_that_diverged_models_are_left_out():
+    assert "left out" in once(free_runs.free_run_spectra, 5).caption
+    assert "left out" not in once(free_runs.free_run_profiles, 5).caption

@@ -256,7 +256,7 @@ def test_data_sets_are_described_with_their_source_and_pairs():
     assert "train 2 (10), validation 1 (5), test 1 (7)" in cell(table, "wakes", "split").text
     table = benchmarks.provenance([data])
     assert cell(table, "wakes", "parameters").text == "Re 100 to 300"
-    assert cell(table, "wakes", "flows").text == "4 of 5 to 8 frames, 0.250 apart"
+    assert cell(table, "wakes", "flows").text == "4 flows of 5 to 8 frames, 0.250 apart"
     assert cell(table, "wakes", "publisher").text == "version 2.1; free"
     assert cell(table, "wakes", "fingerprint").text == "abc"
     own = {"path": "x", "fingerprint": "abc", "test": {"fingerprint": "def"}}

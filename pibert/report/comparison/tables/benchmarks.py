@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pibert.data.wording import counted
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import UNKNOWN, Cell, Table, digits, integer
 from pibert.report.figures import with_unit
@@ -127,7 +128,7 @@ def _duration(data: DatasetResults) -> str:
     span = " to ".join(integer(count) for count in sorted({min(frames), max(frames)}))
     unit = data.info.get("time_unit") or ""
     step = "" if dt is None else f", {f'{digits(dt)} {unit}'.strip()} apart"
-    return f"{len(frames)} of {span} frames{step}"
+    return f"{counted(len(frames), 'flow')} of {span} frames{step}"
 
 
 def _publisher(data: DatasetResults) -> str:

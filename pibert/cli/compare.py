@@ -223,7 +223,7 @@ def _show_free_runs(
     runs = facts["free_run"]
     title = f"{name}: {runs['runs']} free runs of up to {max(runs['frames'])} frames"
     columns = ("mean_error", "stress_error", "energy_ratio", "strouhal_error", "survival")
-    names = ("model", *(column.replace("_", " ") for column in columns), "diverged")
+    names = ("model", *(column.replace("_", "\n") for column in columns), "diverged")
     rows = []
     others = (*([COARSE_SOLVER] if "coarse_solver" in facts else []), "truth")
     for model in (*(row["model"] for row in facts["ranking"]), *others):
@@ -235,14 +235,10 @@ def _show_free_runs(
             mean = f"{sum(known) / len(known):.3g}" if len(known) == len(found) > 0 else "–"
             cells.append(mean)
         if model == "truth":
-            model, cells[-2:] = "truth itself", ["", ""]
+            model, cells[-2:] = "truth against itself", ["", ""]
         rows.append((model, *cells))
     show_table(console, names, rows, numbers=True, title=title, **_NARROW)
-    say(
-        console,
-        "Truth itself: how far two stretches of it differ. Survival: frames before a run "
-        "diverged. –: not defined, or a run diverged.",
-    )
+    say(console, "Survival: frames before a run diverged. –: not defined, or a run diverged.")
 
 
 def _show_tuning(console: Console, rows: list[Mapping[str, Any]]) -> None:

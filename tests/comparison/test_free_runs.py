@@ -53,7 +53,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words = ["compare", "--config", str(folder / "plan.toml"), "--out", str(folder / "out")]
         result = run(*words)
     assert result.exit_code == 0, result.output
-    assert "truth itself" in result.output
+    assert "truth against itself" in result.output
     return folder / "out"
 
 

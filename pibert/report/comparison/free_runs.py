@@ -51,7 +51,7 @@ _FIELDS, _LINES = 4, 6
 """Models in figures of fields, and of lines."""
 _ERRORS = {
     "mean_error": "mean flow",
-    "stress_error": "Reynolds stresses",
+    "stress_error": "{stresses}",
     "distribution_error": "distribution",
     "psd_log_error": "spectrum at probes",
 }
@@ -116,11 +116,11 @@ def _quantities(data: DatasetResults, mean: Tensor, stress: Tensor) -> list[Quan
     """Mean, energy of the fluctuations and shear stress; of other fields mean and variance."""
     spec = data.spec
     if spec.velocity is None:
-        unit = spec.units[0]
-        name = spec.channels[0]
+        unit, name = spec.units[0], spec.channels[0]
+        square = squared_unit(unit).replace("^2", "²")
         return [
             Quantity(with_unit(f"mean {name}", unit), mean[0], False),
-            Quantity(with_unit(f"variance of {name}", squared_unit(unit)), stress[0, 0], False),
+            Quantity(with_unit(f"variance of {name}", square), stress[0, 0], False),
         ]
     u, v = spec.velocity
     unit, square = spec.units[u], squared_unit(spec.units[u]).replace("^2", "²")
@@ -154,7 +154,7 @@ def free_run_errors(data: DatasetResults) -> Plot | None:
         return None
     figure, axes = sheet(10.4, 0.24 * len(data.models) + 1.3, 1, len(metrics), sharey=True)
     for ax, (name, title) in zip(axes[0], metrics.items(), strict=True):
-        frame(ax, title, x="error")
+        frame(ax, title.format(stresses=data.stresses), x="error")
         _draw_errors(ax, data, f"free_run_{name}")
         rows_of_models(ax, [data.ranked(model) for model in data.models])
     facts = data.facts["free_run"]
@@ -302,7 +302,9 @@ def free_run_densities(data: DatasetResults) -> Plot | None:
         for name, values in curves.items():
             shown = np.where(values[channel] > floor, values[channel], np.nan)
             ax.plot(middles[channel], shown, **line_style(data, name))
-        logarithmic(ax, "y", [floor, 1e4 * floor])
+        # A run that comes to rest has a peak at one value, which may leave the axis.
+        peaks = [float(values[channel].max()) for values in curves.values()]
+        logarithmic(ax, "y", [floor, min(max(peaks), 1e5 * floor)])
         ax.locator_params(axis="x", nbins=6)
     style: dict[str, Any] = {"columns": min(len(curves), 7)}
     legend(figure, [Line2D([], [], **line_style(data, name)) for name in curves], **style)

@@ -147,6 +147,11 @@ class DatasetResults:
         """Name and parameters of the trajectory of a test row: ``cylinder-0004 (Re = 161)``."""
         return self.flow_name(int(self.reference.arrays["rows/trajectory"][row]))
 
+    @property
+    def stresses(self) -> str:
+        """The name of what fluctuates in time, squared."""
+        return "variances" if self.spec.velocity is None else "Reynolds stresses"
+
     def flow_name(self, number: int) -> str:
         """Name and parameters of a trajectory."""
         parameters = self.info["parameters"][number] if self.info.get("parameters") else {}

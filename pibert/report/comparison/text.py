@@ -64,7 +64,7 @@ def _free_runs(data: DatasetResults) -> list[str]:
     found = " ".join(filter(None, (digits(errors[best]), interval)))
     sentences = [
         f"Running on its own for up to {max(facts['frames'])} frames, {best} has the smallest "
-        f"error of the Reynolds stresses: {found} (without fluctuations it is 1{limits})."
+        f"error of the {data.stresses}: {found} (without fluctuations it is 1{limits})."
     ]
     lost = [m for m in data.models if (data.value(m, "free_run_diverged") or 0) > 0]
     return [*sentences, f"Runs of {_listed(lost)} diverge."] if lost else sentences

@@ -147,7 +147,8 @@ def rates(data: DatasetResults) -> Table | None:
     """How often each model is the best of a frame: along slices and in bands of the spectrum."""
     speed = "|u|" if "v" in data.spec.channels else data.spec.channels[0]
     rated = [("all points", "", "all")]
-    rated += [(f"{key.replace('_', ' ')}", f"slice_{key}_rel_l2_", speed) for key in SLICES]
+    if data.info["has_body"]:
+        rated += [(key.replace("_", " "), f"slice_{key}_rel_l2_", speed) for key in SLICES]
     rated += [(f"{band} band", "band_spectrum_error_", band) for band in BANDS]
     columns = []
     for label, prefix, component in rated:

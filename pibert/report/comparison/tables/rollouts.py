@@ -192,7 +192,7 @@ def _oscillator_text(data: DatasetResults) -> str:
 _STATISTICS = {
     "mean_error": "mean flow error",
     "stress_error": "stress error",
-    "energy_ratio": "kinetic energy",
+    "energy_ratio": "energy",
     "strouhal_error": "Strouhal error",
     "drag_error": "drag error",
     "survival": "survival",
@@ -219,8 +219,9 @@ def free_runs(data: DatasetResults) -> Table | None:
     caption = (
         f"Each model runs on its own from a true frame: {facts['runs']} runs of {frames} frames on "
         f"{facts['flows']} test flows. Frames then differ from the true ones, but a good model "
-        "keeps the statistics. Errors: 0 is perfect. Kinetic energy of the fluctuations: predicted "
-        "over true, 1 is perfect, bold is nearest to 1. Last row: how far two stretches of the "
+        "keeps the statistics. Errors: 0 is perfect; stress error: of the "
+        f"{data.stresses}. Energy of the fluctuations: predicted over true, 1 is perfect, bold is "
+        "nearest to 1. Last row: how far two stretches of the "
         "true flow differ, each as long as a run; an error of that size is no different from zero. "
         f"{_solver_text(data)}"
         "Survival: frames before a run diverges, that is, leaves the range of the flow. Diverged: "
@@ -238,7 +239,7 @@ def _solver_text(data: DatasetResults) -> str:
 def more_free_runs(data: DatasetResults) -> Table | None:
     """Profiles, spectra and distributions of free runs."""
     caption = (
-        "Relative errors of the mean flow and of the Reynolds stresses along columns behind the "
+        f"Relative errors of the mean flow and of the {data.stresses} along columns behind the "
         "body or across the field; energy of the fluctuations in thirds of the wavenumbers, "
         "predicted over true; error of the logarithm (base 10) of the power spectra at probes; "
         "distance between the distributions of values, in standard deviations; correlation time at "

@@ -26,8 +26,8 @@ from pibert.report.comparison.plots import (
     rows_of_models,
     sheet,
 )
-from pibert.report.comparison.results import UNTRAINED, DatasetResults
-from pibert.report.comparison.table import Metric, digits
+from pibert.report.comparison.results import UNTRAINED, DatasetResults, parameter_text
+from pibert.report.comparison.table import Metric
 from pibert.report.comparison.tables.ranking import flow_errors
 from pibert.report.figures import LARGE, SMALL, with_unit
 
@@ -326,7 +326,7 @@ def _flow_order(listed: Sequence[dict[str, Any]]) -> tuple[list[int], str | None
 
 def _flow_label(flow: dict[str, Any], name: str | None) -> str:
     value = flow["parameters"].get(name) if name else None
-    return flow["name"] + ("" if value is None else f"  {name} {digits(value)}")
+    return flow["name"] + ("" if value is None else f"  {name} {parameter_text(value)}")
 
 
 def _draw_points(

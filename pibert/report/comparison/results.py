@@ -156,8 +156,7 @@ class DatasetResults:
         """Name and parameters of a trajectory."""
         parameters = self.info["parameters"][number] if self.info.get("parameters") else {}
         values = ", ".join(
-            f"{name} = {value:.3g}" if abs(value) < 1000 else f"{name} = {value:.0f}"
-            for name, value in parameters.items()
+            f"{name} = {parameter_text(value)}" for name, value in parameters.items()
         )
         return str(self.info["names"][number]) + (f" ({values})" if values else "")
 
@@ -208,6 +207,11 @@ def describe_solver(facts: Mapping[str, Any]) -> str:
         f"{facts['surrogate']} takes {theirs:.3g} ms with {facts['surrogate_batch']}"
         f"{dearer if mine > theirs else ''} ({facts['device']})"
     )
+
+
+def parameter_text(value: float) -> str:
+    """A parameter of a flow; a large one to the unit, since it may identify the flow."""
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
 
 
 def mean_of(values: Sequence[int | float | None]) -> float | None:

@@ -21,7 +21,7 @@ from pibert.report.comparison.plots import (
     sheet,
     time_unit,
 )
-from pibert.report.comparison.results import WAKE_OSCILLATOR, DatasetResults
+from pibert.report.comparison.results import WAKE_OSCILLATOR, DatasetResults, parameter_text
 from pibert.report.figures import NORMAL, with_unit
 from pibert.report.structure import TRUE, draw_response
 
@@ -106,7 +106,9 @@ def displacements(data: DatasetResults) -> Plot | None:
             left.plot(time, own["predicted"], **line_style(data, model))
             right.plot(time, own["predicted"] - truth, **line_style(data, model))
         row = rows[number]
-        values = ", ".join(f"{name} {value:.3g}" for name, value in row["parameters"].items())
+        values = ", ".join(
+            f"{name} {parameter_text(value)}" for name, value in row["parameters"].items()
+        )
         below = with_unit("time", time_unit(data)) if number == shown[-1] else ""
         frame(left, f"{row['flow']}  {values}", x=below, y=row["body"])
         frame(right, "error", x=below)

@@ -214,11 +214,13 @@ def test_the_papers_numbers_are_marked_as_published_and_stand_beside_ours():
     assert published(data) == []
     comparison = {**data.results["comparison"], "published": {"wakes": "cylinder-real"}}
     data = replace(data, results={**data.results, "comparison": comparison})
-    errors, costs, shares, protocol = published(data)
+    errors, components, costs, shares, protocol = published(data)
     assert cell(errors, "fourierflow", "NMSE, published").text == "0.05931"
+    assert cell(errors, "deeponet2d", "LMAE, published").text == "0.26190"  # as printed
     assert cell(errors, "fourierflow", "NMSE, here").number == 0.07
     assert cell(errors, "pinn", "NMSE, published").text == "0.39938"
     assert cell(errors, "pinn", "NMSE, here").text == "–"
+    assert [c.text for c in components.rows[3][:4]] == ["v", "pinn", "0.73364", "–"]
     assert cell(costs, "pibert", "ms per sample, published").text == "5.85"
     assert cell(costs, "pibert", "ms per sample, here").number == pytest.approx(6.676)
     assert cell(shares, "column 11", "win rate, published").text == "86.9 %"
@@ -227,6 +229,31 @@ def test_the_papers_numbers_are_marked_as_published_and_stand_beside_ours():
     assert "20,000 samples" in cell(protocol, "budget", "here").text
     rows, columns = data.spec.grid.shape
     assert f"{rows} × {columns}" in cell(protocol, "fields", "here").text
+
+
+def test_the_papers_gains_and_best_models_stand_beside_ours():
+    def standardised(model, metric, value, component="all"):
+        return record(model, metric, value, component=component, space="standardised")
+
+    more = [
+        standardised("pibert", "nmse", 0.02, "v"),
+        standardised("fourierflow", "nmse", 0.08, "v"),
+        standardised("pibert", "scale_4_nmse", 0.03),
+        standardised("unet", "scale_4_nmse", 0.01),
+    ]
+    data = handmade(ERRORS | {"fourierflow": 0.03}, more)
+    comparison = {**data.results["comparison"], "published": {"wakes": "fsi-real"}}
+    data = replace(data, results={**data.results, "comparison": comparison})
+    _, components, best, *_ = published(data)
+    gain = dict(zip(components.head, components.rows[2], strict=True))
+    assert (gain["component"].text, gain["model"].text) == ("v", "pibert")
+    assert gain["NMSE, published"].text == "0.000381"
+    assert gain["gain in NMSE, published"].text == "34.7 %"
+    assert gain["gain in NMSE, here"].text == "75.0 %"
+    assert cell(best, "Scale-4 NMSE", "PIBERT, published").text == "0.00006776"
+    assert cell(best, "Scale-4 NMSE", "best model, here").text == "unet"
+    assert cell(best, "Divergence MSE", "best model, published").text == "deeponet2d"
+    assert cell(best, "Divergence MSE", "its value, here").text == "–"
 
 
 def test_data_sets_are_described_with_their_source_and_pairs():
@@ -238,7 +265,7 @@ def test_data_sets_are_described_with_their_source_and_pairs():
         "title": "PIV", "scenario": "jet", "kind": "measured", "stored_grid": [24, 40],
         "stride": 20, "frames": [5, 6, 7, 8], "licence": "free", "data_version": "2.1",
     }  # fmt: skip
-    parameters = [{"Re": 100.0}, {"Re": 300.0}, {}, {"Re": 200.0}]
+    parameters = [{"Re": 1832.0}, {"Re": 10031.0}, {}, {"Re": 2000.0}]
     scores = {
         key: Scores(
             {**own.card, "data": {**own.card["data"], "origin": origin, "parameters": parameters}},
@@ -255,7 +282,7 @@ def test_data_sets_are_described_with_their_source_and_pairs():
     # Trajectories 0 and 2 train: 4 and 6 pairs.
     assert "train 2 (10), validation 1 (5), test 1 (7)" in cell(table, "wakes", "split").text
     table = benchmarks.provenance([data])
-    assert cell(table, "wakes", "parameters").text == "Re 100 to 300"
+    assert cell(table, "wakes", "parameters").text == "Re 1832 to 10031"
     assert cell(table, "wakes", "flows").text == "4 flows of 5 to 8 frames, 0.250 apart"
     assert cell(table, "wakes", "publisher").text == "version 2.1; free"
     assert cell(table, "wakes", "fingerprint").text == "abc"

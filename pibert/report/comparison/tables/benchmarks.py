@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pibert.data.wording import counted
-from pibert.report.comparison.results import DatasetResults
+from pibert.report.comparison.results import DatasetResults, parameter_text
 from pibert.report.comparison.table import UNKNOWN, Cell, Table, digits, integer
 from pibert.report.figures import with_unit
 
@@ -117,7 +117,7 @@ def _parameters(data: DatasetResults) -> str:
         for name, value in flow.items():
             values.setdefault(name, []).append(value)
     spans = (sorted({min(known), max(known)}) for known in values.values())
-    texts = (" to ".join(map(digits, span)) for span in spans)
+    texts = (" to ".join(map(parameter_text, span)) for span in spans)
     return "; ".join(map(" ".join, zip(values, texts, strict=True))) or "none"
 
 

@@ -71,7 +71,10 @@ class FolderHub:
         """List the files in a folder and below; those of the root (an empty name) without below."""
         if folder and not (self.folder / folder).is_dir():
             folders = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
-            raise DownloadError(f"{self.folder}: there is no {folder!r}; there are: {folders}")
+            raise DownloadError(
+                f"{self.folder}: expected the folder {folder!r} in it, found "
+                f"{', '.join(folders) or 'no folders'}; give the folder that holds {folder!r}"
+            )
         paths = (self.folder / folder).rglob("*") if folder else self.folder.glob("*")
         return [
             RemoteFile(path.relative_to(self.folder).as_posix(), path.stat().st_size)

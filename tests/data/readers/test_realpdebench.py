@@ -99,6 +99,14 @@ def test_every_frame_and_channel_is_read_from_its_row(
     assert open_recordings(folder).names == CYLINDERS
 
 
+def test_a_missing_shard_is_noticed_without_the_list_of_shards(tmp_path: Path) -> None:
+    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE))
+    (folder / "state.json").unlink()
+    (folder / "data-00003-of-00004.arrow").unlink()
+    with pytest.raises(SourceError, match=r"1 of 4 shards.*00003-of-00004.*pibert download"):
+        open_recordings(folder)
+
+
 def test_a_file_that_was_replaced_is_not_mixed_with_the_old_one(tmp_path: Path) -> None:
     folder = arrow(tmp_path, flows(CYLINDERS, SHAPE))
     travelling = pickle.dumps(open_recordings(folder)[0])

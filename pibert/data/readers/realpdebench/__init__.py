@@ -276,7 +276,7 @@ def read_index(folder: Path, split: str, kind: str) -> list[tuple[str, int]]:
         if not isinstance(name, str) or not isinstance(frame, int) or frame < 0:
             raise SourceError(
                 f"{path}: entry {len(entries)}: expected a name as sim_id and a frame as time_id, "
-                f"found {repr(item)[:80]}; download it again"
+                f"found {repr(item)[:80]}; {_again(path)}"
             )
         entries.append((_bare_name(name), frame))
     return entries
@@ -289,13 +289,17 @@ def _scenario_folder(path: Path) -> Path:
     return folder.parent if folder.name == "hf_dataset" else folder
 
 
+def _again(path: Path) -> str:
+    return f"remove it and run: {download_command(path, ' --what metadata')}"
+
+
 def _read_json(path: Path, kind: type) -> Any:
     if not path.is_file():
         raise SourceError(
             f"{path}: there is no such file; download it: "
             f"{download_command(path, ' --what metadata')}"
         )
-    with reading(path, "the list", remedy="download it again", errors=PARSING):
+    with reading(path, "the list", remedy=_again(path), errors=PARSING):
         data = parse_json(read_text(path))
         if not isinstance(data, kind):
             raise ValueError(f"expected a {kind.__name__}, found a {type(data).__name__}")

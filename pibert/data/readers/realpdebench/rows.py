@@ -7,6 +7,7 @@ pyarrow (extra ``io``).
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pibert.data.wording import import_extra
 from pibert.files import parse_json, read_text, require_regular
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_SHARD = re.compile(r"data-\d{5}-of-(\d{5})\.arrow")
 _SHAPE = ("shape_t", "shape_h", "shape_w")
 
 
@@ -32,19 +34,24 @@ def download_command(path: Path, more: str = "") -> str:
 
 
 def shard_paths(folder: Path) -> list[Path]:
-    """The shards of a folder, as its ``state.json`` lists them, or else by name."""
+    """The shards of a folder, as its ``state.json`` lists them, or else by their own names."""
     state = folder / "state.json"
-    if not state.is_file():
-        return sorted(folder.glob("data-*.arrow"))
-    with reading(state, remedy="download it again, or remove it to read all data-*.arrow files"):
-        listed = parse_json(read_text(state))["_data_files"]
-        paths = [folder / Path(entry["filename"]).name for entry in listed]
-    if missing := [path.name for path in paths if not path.is_file()]:
+    if state.is_file():
+        with reading(state, remedy=f"remove it and run: {download_command(folder)}"):
+            listed = parse_json(read_text(state))["_data_files"]
+            names = [Path(entry["filename"]).name for entry in listed]
+    else:
+        names = sorted(path.name for path in folder.glob("data-*.arrow"))
+        totals = {found[1] for name in names if (found := _SHARD.fullmatch(name))}
+        if len(totals) == 1:
+            total = totals.pop()
+            names = [f"data-{number:05d}-of-{total}.arrow" for number in range(int(total))]
+    if missing := [name for name in names if not (folder / name).is_file()]:
         raise SourceError(
-            f"{folder}: of {len(paths)} shards in state.json {len(missing)} are missing, such as "
-            f"{missing[0]}; resume the download: {download_command(folder)}"
+            f"{folder}: {len(missing)} of {len(names)} shards are missing, such as {missing[0]}; "
+            f"resume the download: {download_command(folder)}"
         )
-    return paths
+    return [folder / name for name in names]
 
 
 class Shard:

@@ -118,11 +118,13 @@ def in_windows(fields: Float[Tensor, "n c h w"], frames: int) -> Windows:
     return fields[: count * frames].unflatten(0, (count, frames)).movedim(2, -1)
 
 
-def mean_window(targets: Iterable[Float[Tensor, "_ t h w c"]]) -> Float[Tensor, "t h w c"]:
-    """The mean of all samples at each point of the window; there must be one."""
+def mean_window(
+    targets: Iterable[Float[Tensor, "_ t h w c"]],
+) -> Float[Tensor, "t h w c"] | None:
+    """The mean of all samples at each point of the window; None of one, which has no variance."""
     sums = ((target.double().sum(0), len(target)) for target in targets)
     total, count = reduce(lambda a, b: (a[0] + b[0], a[1] + b[1]), sums)
-    return total / count
+    return total / count if count > 1 else None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

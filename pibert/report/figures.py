@@ -47,7 +47,7 @@ _ONE_SIDED = 0.25
 
 def with_unit(name: str, unit: str | None) -> str:
     """``u [m/s]``; only the name without a unit."""
-    return name if unit in (None, "", "1") else f"{name} [{unit}]"
+    return f"{name} [{unit.replace('^2', '²')}]" if unit and unit != "1" else name
 
 
 def blank(width: int | float, height: int | float) -> Figure:

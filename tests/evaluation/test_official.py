@@ -96,6 +96,10 @@ def test_pointwise_metrics_are_those_of_loops() -> None:
     assert math.isclose(found["official_r2"], 1 - squares / spread)
 
 
+def test_a_single_window_has_no_r2() -> None:
+    assert mean_window([torch.zeros(1, T, 3, 4, 2)]) is None
+
+
 def test_ke_is_the_error_of_the_fluctuation_energy_of_a_window() -> None:
     target, prediction = (f.numpy() for f in windows())
     wrong = []

@@ -160,7 +160,7 @@ def scales(data: DatasetResults) -> Plot | None:
 
 def sequence_metrics(data: DatasetResults) -> Plot | None:
     """RealPDEBench's metrics of whole sequences, as far as they were measured."""
-    units = {r["metric"]: r["unit"].replace("^2", "²") for r in data.records}
+    units = {r["metric"]: r["unit"] for r in data.records}
     singles = {"KE": "official_ke", "MVPE": "official_mvpe"}
     panels = {
         with_unit("fRMSE", units.get("official_frmse")): [

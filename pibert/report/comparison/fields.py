@@ -123,7 +123,8 @@ def overview(data: DatasetResults, name: str = "median") -> Plot | None:
         return None
     quantity, grid = main_quantity(data), data.spec.grid
     truth = quantities(data, picked.truth, picked.shown)[quantity]
-    models = [model for model in data.shown() if model in picked.predictions]
+    shown = data.compared() if name == "median" else data.shown()
+    models = [model for model in shown if model in picked.predictions]
     answers = {m: quantities(data, picked.predictions[m], picked.shown)[quantity] for m in models}
     errors = {m: Layer(layer.values - truth.values) for m, layer in answers.items()}
     limit = error_limit(list(errors.values()), truth)
@@ -144,9 +145,9 @@ def overview(data: DatasetResults, name: str = "median") -> Plot | None:
         (image, label, excess([*answers.values()], low, high)),
         (error_image, "prediction \N{MINUS SIGN} truth", excess([*errors.values()], -limit, limit)),
     )
-    for bottom, (shown, title, extend) in zip((0.7, 0.2), bars, strict=True):
+    for bottom, (mapped, title, extend) in zip((0.7, 0.2), bars, strict=True):
         inside = axes[0, 1].inset_axes((0.06, bottom, 0.88, 0.09))
-        figure.colorbar(shown, cax=inside, orientation="horizontal", extend=extend)
+        figure.colorbar(mapped, cax=inside, orientation="horizontal", extend=extend)
         inside.set_title(title, fontsize=NORMAL, pad=2)
         inside.tick_params(labelsize=SMALL, length=2, pad=1)
         inside.locator_params(nbins=5)

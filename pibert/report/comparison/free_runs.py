@@ -123,7 +123,7 @@ def _quantities(data: DatasetResults, mean: Tensor, stress: Tensor) -> list[Quan
             Quantity(with_unit(f"variance of {name}", square), stress[0, 0], False),
         ]
     u, v = spec.velocity
-    unit, square = spec.units[u], squared_unit(spec.units[u]).replace("^2", "²")
+    unit, square = spec.units[u], squared_unit(spec.units[u])
     energy = (stress[u, u] + stress[v, v]) / 2
     return [
         Quantity(with_unit("mean u", unit), mean[u], False),

@@ -207,10 +207,12 @@ def side_legend(ax: Axes) -> None:
 
 
 def time_unit(data: DatasetResults) -> str | None:
-    """The unit of the time step, from the units of velocity and length."""
+    """The unit of the time step: the stated one, or else from those of velocity and length."""
     spec = data.spec
     if spec.dt is None:
         return "frames"
+    if stated := data.info.get("time_unit"):
+        return str(stated)
     if spec.velocity is None:
         return None
     unit = spec.units[spec.velocity[0]]

@@ -177,3 +177,6 @@ PUBLISHED: dict[str, Published] = {
     ),
 }  # fmt: skip
 """By the name of the plan in ``configs/comparisons/``."""
+OURS = {"fourierflow": ("fourierflow-det", "fourierflow")}
+"""Our models in the place of one of the paper's, the likest first. Its FourierFlow is a regressor
+that predicts one step."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from pibert.data.wording import counted
 from pibert.evaluation.scores import Scores
 from pibert.fields import FieldSpec
+from pibert.report.comparison.published import OURS, PUBLISHED, Published
 
 COLOURS = {
     "truth": "#222222",
@@ -166,6 +167,22 @@ class DatasetResults:
         rest = [name for name in self.models if name not in must]
         chosen = {*must, *rest[: max(0, most - len(must))]}
         return tuple(name for name in self.models if name in chosen)
+
+    def compared(self) -> tuple[str, ...]:
+        """Models for the figure of a frame: those shown, and all that the paper compares."""
+        theirs = self.published.errors if self.published else ()
+        chosen = {*self.shown(), *map(self.in_place_of, theirs)}
+        return tuple(name for name in self.models if name in chosen)
+
+    @property
+    def published(self) -> Published | None:
+        """The paper's numbers, if the plan names one of its benchmarks."""
+        named = self.results.get("comparison", {}).get("published") or {}
+        return PUBLISHED.get(named.get(self.name, ""))
+
+    def in_place_of(self, model: str) -> str | None:
+        """Our model in the place of one of the paper's."""
+        return next((m for m in OURS.get(model, (model,)) if m in self.models), None)
 
     @property
     def subject(self) -> str | None:

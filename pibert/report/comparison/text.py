@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pibert.data.wording import counted
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import digits, has_intervals, integer, interval_of, is_level
 from pibert.report.figures import with_unit
@@ -228,6 +229,5 @@ def _count(pieces: Sequence[Sequence[int | None]]) -> str:
     """``3 trajectories``, or the frames of a split in time."""
     spans = sorted({(start or 0, "end" if stop is None else stop) for _, start, stop in pieces})
     parts = [] if spans == [(0, "end")] else [f"{start} to {stop}" for start, stop in spans[:3]]
-    count = len({piece[0] for piece in pieces})
-    text = "1 trajectory" if count == 1 else f"{count} trajectories"
+    text = counted(len({piece[0] for piece in pieces}), "trajectory")
     return f"{text} (frames {', '.join(parts)})" if parts else text

@@ -40,7 +40,7 @@ from pibert.report.comparison.plots import (
 )
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Metric
-from pibert.report.figures import LARGE, NORMAL, add_bar, show
+from pibert.report.figures import LARGE, NORMAL, SMALL, add_bar, show
 
 _LINES = 4
 """Models whose lines can be distinguished in one panel."""
@@ -140,6 +140,16 @@ class _Lines:
         label_axes(ax, self.data)
         for cut in self.cuts.slices:
             ax.axvline(self.x[cut.column], color="white", linewidth=1.2)
+            ax.annotate(
+                cut.label.replace(" ", "\n"),
+                (self.x[cut.column], 0.02),
+                (-2, 0),  # points; to the left, since the last column may be that of the view
+                xycoords=ax.get_xaxis_transform(),
+                textcoords="offset points",
+                color="white",
+                fontsize=SMALL,
+                ha="right",
+            )
         ends = [self.x[self.cuts.first], self.x[-1]]
         ax.plot(ends, [self.y[self.cuts.row]] * 2, color="#ff4d4d", linewidth=1.2)
 
@@ -167,7 +177,7 @@ def multiscale(data: DatasetResults) -> Plot | None:
     figure, axes = sheet(10, 2.5 * rows + 0.4, rows, 2)
     lines.draw_map(axes[0, 0], quantity, f"a  {label}, truth")
     groups = [Metric(cut.label, cut.metric, quantity) for cut in cuts.slices]
-    draw_dots(axes[0, 1], data, data.shown(), f"b  Relative error of {quantity}", groups)
+    draw_dots(axes[0, 1], data, data.compared(), f"b  Relative error of {quantity}", groups)
     for letters, row, name in zip(("cd", "ef"), axes[1:], along, strict=False):
         lines.draw_along(row, name)
         x, y = axis_label(data, "x"), label_of(data, name)

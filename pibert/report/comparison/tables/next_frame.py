@@ -229,8 +229,8 @@ def slices(data: DatasetResults) -> Table | None:
     ]
     caption = (
         f"Relative L2 error of {velocity} along the paper's columns 11, 32 and 52 of 64, scaled to "
-        "the grid width, 0.75, 2 and 4 diameters downstream of the body's centre, and along the "
-        "row through it."
+        "the grid width, 0.75, 2 and 4 diameters downstream of the body's centre, at most at the "
+        "end of the view, and along the row through it."
     )
     return MetricTable("slices", "Slices and wake line", caption, columns)(data)
 

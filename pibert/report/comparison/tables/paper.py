@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pibert.evaluation.scales import SCALES
-from pibert.report.comparison.published import PUBLISHED, Published
+from pibert.report.comparison.published import Published
 from pibert.report.comparison.results import UNTRAINED, DatasetResults
 from pibert.report.comparison.table import (
     UNKNOWN,
@@ -35,24 +35,15 @@ _COSTS: dict[str, tuple[str, float, Format, Callable[[Run], Any]]] = {
     "training": ("training [min]", 60, digits, training_seconds),
 }
 """Of a published cost: label, our units in it, how ours is written, and that of a run."""
-_OURS = {"fourierflow": ("fourierflow-det", "fourierflow")}
-"""Our models in the place of one of the paper's, the likest first. Its FourierFlow is a regressor
-that predicts one step."""
 
 
 def published(data: DatasetResults) -> list[Table]:
     """Published and measured numbers side by side, and the differences in protocol."""
-    named = data.results.get("comparison", {}).get("published") or {}
-    found = PUBLISHED.get(named.get(data.name, ""))
+    found = data.published
     if found is None:
         return []
     makers = (_errors, _components, _best, _costs, _shares, _protocol)
     return [table for make in makers if (table := make(data, found)).rows]
-
-
-def _own(data: DatasetResults, model: str) -> str | None:
-    """Our model in the place of one of the paper's."""
-    return next((m for m in _OURS.get(model, (model,)) if m in data.models), None)
 
 
 def _printed(value: int | float) -> str:
@@ -140,7 +131,7 @@ def _components(data: DatasetResults, found: Published) -> Table:
 def _standardised(
     data: DatasetResults, model: str, metric: str, component: str = "all"
 ) -> float | None:
-    own = _own(data, model)
+    own = data.in_place_of(model)
     return data.value(own, metric, component, "standardised") if own else None
 
 
@@ -174,7 +165,7 @@ def _best(data: DatasetResults, found: Published) -> Table:
 
 
 def _name(data: DatasetResults, model: str) -> Cell:
-    own = _own(data, model)
+    own = data.in_place_of(model)
     return Cell(text=model, note="" if own in (None, model) else f"here {own}")
 
 
@@ -182,7 +173,7 @@ def _costs(data: DatasetResults, found: Published) -> Table:
     kinds = [k for k in _COSTS if any(k in costs for costs in found.costs.values())]
     rows = []
     for model, costs in found.costs.items():
-        own = _own(data, model)
+        own = data.in_place_of(model)
         run = next((r for r in data.runs if r["model"] == own and "cost" in r), None)
         cells = [_name(data, model)]
         for kind in kinds:

@@ -120,8 +120,8 @@ def _components(data: DatasetResults, found: Published) -> Table:
         name=slug(f"{data.name}-published-components"),
         title="The paper's numbers beside ours: component by component",
         caption="Published: printed in the paper, not measured here. Standardised units, in which "
-        "|u| is the norm of two standardised channels. Gain: by how much the NMSE of PIBERT is "
-        "lower.",
+        "|u| is the norm of two standardised channels."
+        + (" Gain: by how much the NMSE of PIBERT is lower." if has_gain else ""),
         head=("component", "model", *_head(labels)),
         rows=tuple(rows),
         is_folded=True,

@@ -289,7 +289,6 @@ def test_the_plans_of_the_papers_questions_differ_in_what_they_ask() -> None:
     assert {data.split.partition(":")[0] for data in plan.data.values()} == {
         "interpolation",
         "higher",
-        "lower",
     }
     plan = load_comparison(PLANS / "masking.toml")
     structured = [c.masking for c in plan.candidates.values() if c.masking.kinds == ("structured",)]

@@ -424,9 +424,9 @@ TANDEM_PRESETS: dict[str, Recipe] = {
     "coupled-single": replace(_COUPLED, gap=None, body=(31.5, 28.0, 12.0)),
     # Small enough for two cores: two minutes.
     "coupled-demo": TandemWakes(
-        samples=8,
-        group=8,
-        reynolds=(80.0, 100.0, 120.0, 150.0),
+        samples=14,
+        group=14,
+        reynolds=(80.0, 92.0, 104.0, 115.0, 126.0, 138.0, 150.0),
         reduced_velocity=5.5,
         gap=None,
         frames=120,

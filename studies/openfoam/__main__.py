@@ -4,8 +4,10 @@ python -m studies.openfoam                      # about an hour on two cores
 python -m studies.openfoam --only wake transfer # some parts; the page keeps the others as they were
 
 Parts: wake (fixed cylinder, Re 100), vibration (cylinder on a spring, Re 150), transfer (train on
-one solver, evaluate on the other). Finished simulations in --work are reused. OpenFOAM must be
-installed (Debian: apt-get install openfoam); without it nothing is measured.
+one solver, evaluate on the other). With --run, which names a run of flow and structure on single
+cylinders, also response: its test flows by OpenFOAM, two minutes each, and the run's rollouts from
+them. Finished simulations in --work are reused. OpenFOAM must be installed (Debian: apt-get install
+openfoam); without it nothing is measured.
 """
 
 import argparse
@@ -19,9 +21,10 @@ from typing import Any
 import torch
 
 from pibert.experiments.run_folder import commit
-from studies.openfoam import case, compare, page, transfer
+from studies.openfoam import case, compare, page, response, transfer
 
 PARTS = ("wake", "vibration", "transfer")
+RESPONSE = "response"
 
 
 def main() -> None:
@@ -30,8 +33,12 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder of the page")
     parser.add_argument("--work", type=Path, default=Path("outputs/openfoam"), help="simulations")
-    parser.add_argument("--only", nargs="*", choices=PARTS, help="some parts")
+    parser.add_argument("--only", nargs="*", choices=(*PARTS, RESPONSE), help="some parts")
+    parser.add_argument("--run", type=Path, help="run folder of a coupled model, for response")
     options = parser.parse_args()
+    parts = options.only or [*PARTS, *([RESPONSE] if options.run else [])]
+    if RESPONSE in parts and not options.run:
+        parser.error("response needs the run folder of a coupled model: --run FOLDER")
     if not case.is_installed():
         print(f"skipped: OpenFOAM (blockMesh, pimpleFoam) is not on the path; {case.INSTALL}")
         return
@@ -45,8 +52,9 @@ def main() -> None:
         "transfer": lambda: {
             "rows": transfer.measure(compare.wake_files(options.work), options.work / "runs")
         },
+        RESPONSE: lambda: response.measure(options.run, options.work, print),
     }
-    for part in options.only or PARTS:
+    for part in parts:
         done[part] = measure[part]() | {"measured": _circumstances(part)}
         store.write_text(json.dumps(done) + "\n")
         page.write(done, options.out)
@@ -55,7 +63,8 @@ def main() -> None:
 
 def _circumstances(part: str) -> dict[str, Any]:
     return {
-        "command": f"python -m studies.openfoam --only {part}",
+        "command": f"python -m studies.openfoam --only {part}"
+        + (" --run RUN" if part == RESPONSE else ""),
         "commit": commit(),
         "hardware": f"{_processor()}, {os.cpu_count()} cores",
         "openfoam": case.VERSION,

@@ -7,28 +7,31 @@ import torch
 
 from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints
-from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
+from pibert.fields import FieldSpec, Grid, MovingBody, Parameter, Trajectory
 from pibert.fields.trajectory import read_mask
 from studies.openfoam.case import DOWNSTREAM, SIDE, UPSTREAM, Cylinder, read_series
 
-SPACING = 0.1
-"""Of the frames, in D."""
-VIEW = (-2.0, 6.0, -2.0, 2.0)
-"""Left, right, bottom and top; a point lies in the middle of its cell."""
+VIEW = Grid((40, 80), dx=0.1, dy=0.1, origin=(-1.95, -1.95))
+"""From -2 to 6 D along and -2 to 2 D across the stream."""
 
 
-def read_frames(case: Path, flow: Cylinder) -> Trajectory:
+def read_frames(case: Path, flow: Cylinder, view: Grid = VIEW) -> Trajectory:
     """Return the frames of a case after its warm-up, with drag, lift and displacement.
 
     The reader covers the whole domain. Half the spacing of the frames makes their points a subset
     of its grid.
     """
-    step = SPACING / 2
-    shape = (1 + round(2 * SIDE / step), 1 + round((UPSTREAM + DOWNSTREAM) / step))
+    step, low = view.dx / 2, (-UPSTREAM, -SIDE)
+    shape = (1 + _steps(2 * SIDE, step), 1 + _steps(UPSTREAM + DOWNSTREAM, step))
     whole = open_recordings(case, "openfoam", Hints(shape=shape))[0]
-    left, right, bottom, top = VIEW
-    rows = slice(round((bottom + SIDE) / step) + 1, round((top + SIDE) / step), 2)
-    columns = slice(round((left + UPSTREAM) / step) + 1, round((right + UPSTREAM) / step), 2)
+    columns, rows = (
+        slice(first, first + 2 * size, 2)
+        for first, size in zip(
+            (_steps(start - edge, step) for start, edge in zip(view.origin, low, strict=True)),
+            reversed(view.shape),
+            strict=True,
+        )
+    )
     first = int(torch.nonzero(whole.time >= flow.warm_up - 1e-6)[0, 0])
     count = whole.num_frames - first
     assert count == flow.frames, f"expected {flow.frames} frames in {case}, found {count}"
@@ -40,11 +43,7 @@ def read_frames(case: Path, flow: Cylinder) -> Trajectory:
     masks = [read_mask(whole.body, frame)[..., rows, columns] for frame in each]
     body = torch.cat(masks) if moves else masks[0]
     grid = Grid(
-        (states.shape[-2], states.shape[-1]),
-        dx=SPACING,
-        dy=SPACING,
-        origin=(left + step, bottom + step),
-        body=None if moves else body,
+        view.shape, dx=view.dx, dy=view.dy, origin=view.origin, body=None if moves else body
     )
     parameters = {"Re": flow.reynolds}
     if flow.spring is not None:
@@ -67,6 +66,7 @@ def read_frames(case: Path, flow: Cylinder) -> Trajectory:
             family="incompressible",
             reference_velocity=1.0,
             reference_length=1.0,
+            bodies=(MovingBody(radius=0.5),) if moves else (),
         ),
         length_unit="D",
         time_unit="D/U",
@@ -79,3 +79,13 @@ def read_frames(case: Path, flow: Cylinder) -> Trajectory:
         body=body,
         source={"kind": "simulated", "title": "cylinder by OpenFOAM", "method": "finite volumes"},
     )
+
+
+def _steps(length: float, step: float) -> int:
+    count = round(length / step)
+    if abs(count * step - length) > 1e-3 * step:
+        raise ValueError(
+            f"frames need a spacing of which half divides the lengths of OpenFOAM's domain, found "
+            f"{2 * step:g} D, half of which does not divide {length:g} D"
+        )
+    return count

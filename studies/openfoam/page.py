@@ -30,6 +30,8 @@ def write(done: dict[str, Any], out: Path) -> None:
         text += _wake(done["wake"])
     if "vibration" in done:
         text += _vibration(done["vibration"], out)
+    if "response" in done:
+        text += _response(done["response"], out)
     if "transfer" in done:
         text += _transfer(done["transfer"])
     (out / "openfoam.md").write_text(text)
@@ -155,6 +157,66 @@ def _draw(
     left.set(xlabel="reduced velocity U / (f D)", ylabel="amplitude, D", ylim=(0, None))
     right.set(xlabel="reduced velocity U / (f D)", ylabel="frequency, U/D")
     left.legend()
+    save(figure, path)
+
+
+def _response(part: dict[str, Any], out: Path) -> str:
+    pairs = sorted(
+        zip(part["openfoam"], part["lattice"], strict=True), key=lambda pair: _reduced(pair[0])
+    )
+    _draw_model(pairs, out / "solver" / "openfoam-response.png")
+    seconds = part["cpu_seconds"]
+    header = "| U* | m* | A: OpenFOAM | ours | model | f: OpenFOAM | ours | model | phase error "
+    header += "| regime: OpenFOAM | ours | model |\n" + "| --- " * 12 + "|\n"
+    table = ""
+    for theirs, ours in pairs:
+        three = [theirs["true"], ours["true"], theirs.get("predicted")]
+        cells = [f"{_reduced(theirs):.3g}", f"{theirs['parameters']['mass_ratio']:g}"]
+        for name, digits in (("amplitude", 3), ("frequency", 4)):
+            cells += [_number(each[name], digits) if each else "–" for each in three]
+        cells.append(_number(theirs.get("errors", {}).get("phase"), 2))
+        regimes = [each.get("regime") if each else "stopped" for each in three]
+        cells += [regime or "–" for regime in regimes]
+        table += "| " + " | ".join(cells) + " |\n"
+    return f"""
+## A coupled model, started from OpenFOAM
+
+`{part["model"]}` learned flow and structure ([coupled models](coupled.md)) from our solver.
+Every test flow was simulated by OpenFOAM too, with the same Reynolds number, mass ratio m*, reduced
+velocity U* and damping ({min(seconds):.0f} to {max(seconds):.0f} s of CPU time each). The model was
+rolled out from one frame of OpenFOAM to the end. Amplitude A in D, frequency f in U/D; phase error
+against OpenFOAM after five periods, in periods. The
+[measures](coupled.md#measures) are those of coupled models.
+
+{header}{table}
+![Amplitude and frequency over reduced velocity](solver/openfoam-response.png)
+
+*Amplitude and frequency over reduced velocity. "from ours": rolled out from our solver's frame.*
+
+{_measured(part)}"""
+
+
+def _reduced(row: dict[str, Any]) -> float:
+    return float(row["parameters"]["reduced_velocity"])
+
+
+def _draw_model(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -> None:
+    figure = new_figure(9.0, 3.6)
+    axes = figure.subplots(1, 2)
+    chosen = {
+        "OpenFOAM": (0, "true", "o"),
+        "ours": (1, "true", "s"),
+        "model, from OpenFOAM": (0, "predicted", "x"),
+        "model, from ours": (1, "predicted", "+"),
+    }
+    for ax, what, unit in zip(axes, ("amplitude", "frequency"), ("D", "U/D"), strict=True):
+        for label, (which, kind, marker) in chosen.items():
+            found = [(_reduced(pair[0]), pair[which].get(kind)) for pair in pairs]
+            known = [(u, each[what]) for u, each in found if each and each[what] is not None]
+            style = {"mfc": "none"} if kind == "true" else {}
+            ax.plot([u for u, _ in known], [y for _, y in known], marker, label=label, **style)
+        ax.set(xlabel="reduced velocity U / (f D)", ylabel=f"{what}, {unit}")
+    axes[0].legend()
     save(figure, path)
 
 

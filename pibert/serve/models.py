@@ -177,6 +177,9 @@ def cost_of(request: PredictRequest, predictor: Predictor) -> Cost:
 def answer_of(prediction: Prediction, is_first: bool) -> Answer:
     """A block of a rollout; the first one has the out-of-distribution warning."""
     arrays, facts = {"prediction": prediction.fields}, {}
+    if prediction.known is not None:
+        shape = prediction.fields.shape
+        arrays["known"] = np.asarray(prediction.known).reshape(*shape[:-3], *shape[-2:])
     if prediction.intervals is not None:
         arrays |= {"low": prediction.intervals.low, "high": prediction.intervals.high}
     if is_first and prediction.ood is not None:

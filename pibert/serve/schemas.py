@@ -308,6 +308,7 @@ class Prediction(TypedDict):
     units: list[str]
     dt: float | None
     notes: list[NoteFacts]
+    known: NotRequired[Array]
     low: NotRequired[Array]
     high: NotRequired[Array]
     level: NotRequired[float]

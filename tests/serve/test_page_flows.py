@@ -141,6 +141,39 @@ def as_npz(**arrays: Any) -> bytes:
     return file.getvalue()
 
 
+def test_a_moving_body_has_a_phase_portrait(lonely: Visit):
+    expect(lonely.find("[data-study=portrait]")).to_be_hidden()
+    motion = np.stack([np.linspace(-1.0, 1.0, 6), np.linspace(0.5, 0.25, 6)], 1)
+    uniform = np.broadcast_to(motion[:, :, None, None], (6, 2, *frames().shape[2:]))
+    fields = np.concatenate([frames(), uniform], 1)
+    names = ["u", "v", "displacement", "velocity"]
+    fields[:, :, :3, :5] = np.nan  # the state is read elsewhere
+    units = ["1"] * len(names)
+    lonely.send("body.safetensors", stating(fields, channels=names, units=units))
+    expect(lonely.find("[data-study=portrait]")).to_be_visible()
+    found = lonely.table("portrait")
+    assert found["displacement truth"] == pytest.approx(motion[:, 0])
+    assert found["velocity truth"] == pytest.approx(motion[:, 1])
+
+
+def test_predicted_bodies_are_where_the_server_says(lonely: Visit):
+    script = """async () => {
+        const { Run } = await import("./runs.js");
+        const recording = {
+            channels: ["u"], units: ["1"], cells: 4, shape: [1, 4], dt: 1, hasSpacing: true,
+            stated: {}, known: () => Uint8Array.of(0, 1, 1, 1),
+        };
+        const model = { name: "m", channels: ["u"], units: ["1"], dt: 1, history: 1 };
+        const run = new Run(model, recording, { start: 5, steps: 2, parameters: {} });
+        const prediction = { data: new Float32Array(8) };
+        const known = { data: Uint8Array.of(1, 0, 1, 1, 1, 1, 0, 1) };
+        run.take({ arrays: { prediction, known }, facts: {} });
+        return [5, 6, 7].map((index) => [...run.known(index)]);
+    }"""
+    found = lonely.page.evaluate(script)
+    assert found == [[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1]]
+
+
 def test_a_refused_file_clears_the_page(lonely: Visit):
     lonely.send("good.npy", as_npy(frames()))
     lonely.run()

@@ -11,7 +11,9 @@ import { goTo, lastFrame, state, update, watch } from "./state.js";
 import {
   errorStudy,
   frameAt,
+  hasMotion,
   nearRuns,
+  portraitStudy,
   probeStudy,
   sliceStudy,
   spectrumStudy,
@@ -112,12 +114,18 @@ const STUDIES = {
   probe: { make: probeStudy, after: ["recording", "runs", "frame", "component", "probe", "isWholeTime"] },
   slice: { make: sliceStudy, after: ["recording", "runs", "frame", "component", "slice"] },
   error: { make: errorStudy, after: ["recording", "runs", "frame"] },
+  portrait: { make: portraitStudy, after: ["recording", "runs", "frame"] },
   spectrum: { make: spectrumStudy, after: ["recording", "runs", "frame", "spectrum"] },
 };
 const PICKS = {
   probe: (time) => goTo(frameAt(time)),
   error: (lead) => goTo(state.runs[0].start + lead),
 };
+
+// Before the charts are drawn: they take the width that they have.
+watch(["recording"], () => {
+  document.querySelector("[data-study=portrait]").hidden = !hasMotion();
+});
 
 for (const figure of document.querySelectorAll("[data-study]")) {
   const name = figure.dataset.study;

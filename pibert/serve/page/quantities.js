@@ -140,6 +140,16 @@ export function pointAt(run, index, position) {
   return Math.hypot(...velocityOf(channels).map(value));
 }
 
+/** A channel that is the same at all points, of the truth or of a run. */
+export function uniformAt(run, index, name) {
+  const { recording } = state;
+  const frame = run ? run.at(index) : recording.at(index);
+  if (!frame) return NaN;
+  const position = (run ?? recording).known(index).indexOf(1);
+  const channels = run ? run.channels : recording.channels;
+  return frame[channels.indexOf(name) * recording.cells + position] ?? NaN;
+}
+
 /** Ends of the prediction interval of a channel at one point. */
 export function intervalAt(run, index, position) {
   const interval = run.intervalOf(index);

@@ -108,6 +108,7 @@ export class Run {
     this.positions = channelsFor(model, recording);
     this.channels = this.positions.map((position) => recording.channels[position]);
     this.frames = [];
+    this.around = []; // known points of each frame, if bodies move
     this.low = [];
     this.high = [];
     this.notes = doubts(model, recording, this.unknown).map((text) => ({ text }));
@@ -133,9 +134,13 @@ export class Run {
     return low && high ? { low, high } : null;
   }
 
-  /** The known points; after the start of a rollout, those that were known there. */
+  /**
+   * The known points; after the start of a rollout, those around the bodies of the predicted frame,
+   * or those that were known at the start.
+   */
   known(index) {
-    return this.recording.known(this.isForced ? index : Math.min(index, this.start));
+    const moved = this.isForced ? null : this.around[index - this.start - 1];
+    return moved ?? this.recording.known(this.isForced ? index : Math.min(index, this.start));
   }
 
   /** The window that ends at a frame: recorded, or predicted in a rollout. */
@@ -225,13 +230,15 @@ export class Run {
 
   /** Take the frames of an answer; of each of several samples, the first. */
   take({ arrays, facts }, samples = 0) {
-    const { prediction, low, high } = arrays;
-    const size = this.positions.length * this.recording.cells;
+    const { prediction, known, low, high } = arrays;
+    const { cells } = this.recording;
+    const size = this.positions.length * cells;
     const sampleSize = samples ? prediction.data.length / samples : size;
     const count = samples || prediction.data.length / size;
     const cut = (array, n) => array.data.subarray(n * sampleSize, n * sampleSize + size);
     for (let n = 0; n < count; n++) {
       this.frames.push(cut(prediction, n));
+      if (known && !samples) this.around.push(known.data.subarray(n * cells, (n + 1) * cells));
       // There are none after the last calibrated lead time.
       if (!low || (!samples && this.frames.length > this.model.calibration.leads)) continue;
       this.low.push(cut(low, n));

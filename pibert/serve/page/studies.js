@@ -3,7 +3,7 @@
 
 import { bilinear, nmse, pointsAlong } from "./fields.js";
 import { axisLabel } from "./numbers.js";
-import { pointAt, intervalAt, truthName, valuesAt, velocityAt, intervalNote } from "./quantities.js";
+import { pointAt, intervalAt, truthName, uniformAt, valuesAt, velocityAt, intervalNote } from "./quantities.js";
 import { radial, streamwise } from "./spectrum.js";
 import { lastFrame, state } from "./state.js";
 
@@ -180,8 +180,41 @@ export function spectrumStudy() {
   return { title, x, y: "E(k)", series, isLog: true };
 }
 
+/** Names of the displacement and velocity of a body, if the recording has both. */
+const MOTION = ["displacement", "velocity"];
+
+export function hasMotion() {
+  return Boolean(state.recording) && hasAll(state.recording.channels);
+}
+
+/** Velocity against displacement of a body, which are the same at all points. */
+export function portraitStudy() {
+  const { recording } = state;
+  const title = "Phase portrait";
+  if (!hasMotion()) return { title, note: "The recording has no moving body." };
+  const wanted = [{ run: null, name: truthName(), kind: "truth" }, ...runs()];
+  const [series, overTime] = [[], []];
+  const axis = timeAxis();
+  for (const { run, name, kind } of wanted) {
+    if (run && !hasAll(run.channels)) continue;
+    const [first, count] = run ? [run.start + 1, run.frames.length] : [0, recording.count];
+    const frames = Array.from({ length: count }, (_, n) => first + n);
+    const [x, y] = MOTION.map((own) => frames.map((index) => uniformAt(run, index, own)));
+    series.push({ name, kind, x, y });
+    const times = frames.map(axis.of);
+    MOTION.forEach((own, n) => overTime.push({ name: `${own} ${name}`, x: times, y: [x, y][n] }));
+  }
+  const [x, y] = MOTION.map((name) => axisLabel(name, recording.unit(name)));
+  return { title, x, y, series, table: { x: axis.label, series: overTime } };
+}
+
+function hasAll(channels) {
+  return MOTION.every((name) => channels.includes(name));
+}
+
 /** A study as a table: one row for each x, one column for each line. */
-export function asCsv(spec) {
+export function asCsv({ table, ...chart }) {
+  const spec = table ?? chart;
   const columns = [...spec.series];
   if (spec.positions) {
     const [{ x }] = columns;

@@ -22,7 +22,7 @@ from pibert.data.dataset import Samples, Window
 from pibert.data.readers import open_recordings
 from pibert.data.resample import represent
 from pibert.evaluation.scores import read_scores
-from pibert.evaluation.structure import score_structure
+from pibert.evaluation.structure import displacement_intervals, score_structure
 from pibert.experiments import Experiment, run
 from pibert.experiments.evaluation import evaluate
 from pibert.experiments.held_out import flows_of_run
@@ -32,6 +32,7 @@ from pibert.inference.predictor import RolloutDiverged
 from pibert.inference.recording import fit_recording, units_of
 from pibert.models import build_model
 from pibert.models.stepper import Stepper, StepperConfig
+from pibert.serve.models import answer_of
 from pibert.serve.recordings import fit_to_models
 from pibert.solver.presets import find_preset
 from tests.command import well
@@ -148,6 +149,19 @@ def test_intervals_of_the_state_do_not_vary_in_space(trained: Path, wakes: Path)
     torch.testing.assert_close(width, width[..., :1, :1].expand_as(width))
 
 
+def test_displacements_have_intervals_up_to_the_calibrated_lead_time(trained: Path) -> None:
+    calibrated, flows = load_calibrated(trained), flows_of_run(trained)
+    samples = flows.samples("test", Window())
+    (row,), arrays = score_structure(calibrated.predictor, samples)
+    ends = displacement_intervals(calibrated, samples)
+    leads = calibrated.calibration.leads
+    low, high = ends["0/low"], ends["0/high"]
+    assert len(low) == row["frames"] > leads
+    centre = 0.5 * (low + high)[:leads]
+    torch.testing.assert_close(centre, arrays["0/predicted"][:leads].to(centre))
+    assert bool((low < high)[:leads].all()) and bool(low[leads:].isnan().all())
+
+
 def test_the_server_offers_recordings_with_the_state(trained: Path, wakes: Path) -> None:
     spec, flow = load(trained).spec, open_recordings(wakes)[0]
     offered, _ = fit_to_models(flow, [units_of(spec)])
@@ -211,6 +225,17 @@ def test_exact_dynamics_give_the_analytic_displacement_and_mask() -> None:
     last = found.fields[0, -1, 0]
     assert float(last[known[0]].max()) == 20.0
     assert bool((last[found.known[0, -1]] >= 1.0).all())
+
+
+def test_the_server_answers_where_the_bodies_are() -> None:
+    predictor, _, _, frame, known = exact()
+    frames, mask = frame.numpy(), known.numpy()
+    found = predictor.predict(frames, 4, mask=mask)
+    answer = answer_of(found, True)
+    assert found.known is not None
+    assert (answer.arrays["known"] == found.known.numpy()).all()
+    one = predictor.predict(frames[0], 4, mask=mask[0])
+    assert answer_of(one, True).arrays["known"].shape == (4, *known.shape[1:])
 
 
 def test_a_body_that_leaves_the_domain_keeps_the_frames_before() -> None:

@@ -18,16 +18,19 @@ from torch import Tensor
 
 from pibert.data.dataset import Samples
 from pibert.evaluation.measure import Frames, uniform_series
-from pibert.evaluation.rollouts import RolloutPredictor, rolled_out
+from pibert.evaluation.rollouts import RolloutPredictor, Start, rolled_out, rollout_input
 from pibert.evaluation.scoring import sequences
 from pibert.evaluation.vibration import compare_vibrations, natural_frequency, vibration
 from pibert.evaluation.wake_oscillator import Response, fit_wake_oscillator
 from pibert.fields import MovingBody, Trajectory
+from pibert.inference.calibrated import CalibratedPredictor
+from pibert.notes import collecting
 
 REDUCED_VELOCITY, MASS_RATIO = "reduced_velocity", "mass_ratio"
 """Parameters from which the natural frequency follows."""
 LEAST_FRAMES = 16
 PHASE_PERIODS = 5.0
+INTERVAL_LEVEL = 0.9
 DAMPING_RATIO = "damping_ratio"
 """Among the facts of a simulated flow (``Trajectory.local``)."""
 _HISTORY = 3
@@ -49,11 +52,7 @@ def score_structure(
         A row for each flow and body, as plain JSON, and the arrays ``NUMBER/time``,
         ``NUMBER/predicted`` and ``NUMBER/true`` of each row.
     """
-    runs = [
-        (samples.locate(piece[0]), min(len(piece), most or len(piece)))
-        for piece in sequences(samples)
-        if len(piece) >= LEAST_FRAMES
-    ]
+    runs = _runs(samples, most)
     rows: list[dict[str, Any]] = []
     arrays: dict[str, Tensor] = {}
     flows = zip(runs, rolled_out(predictor, samples, runs), strict=True)
@@ -67,6 +66,45 @@ def score_structure(
             parameters = dict(trajectory.parameters)
             rows.append({**named, "parameters": parameters, **_measures(series, parameters)})
     return rows, arrays
+
+
+def displacement_intervals(
+    calibrated: CalibratedPredictor, samples: Samples, level: float = INTERVAL_LEVEL
+) -> dict[str, Tensor]:
+    """Ends of the prediction intervals of the displacements that ``score_structure`` returns.
+
+    Returns:
+        The arrays ``NUMBER/low`` and ``NUMBER/high`` of each row; NaN beyond the calibrated lead
+        times and where a rollout has stopped.
+    """
+    predictor, found = calibrated.predictor, dict[str, Tensor]()
+    places = [predictor.spec.channels.index(body.displacement) for body in predictor.spec.moving]
+    for number, (start, count) in enumerate(_runs(samples)):
+        ends = torch.full((2, count, len(places)), math.nan)
+        steps, done = min(count, calibrated.calibration.leads), 0
+        fields, parameters, mask = rollout_input(predictor, samples, [start])
+        try:
+            with collecting():
+                for block in calibrated.iterate(fields, steps, parameters, mask, level=level):
+                    assert block.intervals is not None
+                    both = torch.stack((block.intervals.low[0], block.intervals.high[0]))
+                    ends[:, done : done + both.shape[1]] = both[:, :, places, 0, 0].cpu()
+                    done += both.shape[1]
+        except FloatingPointError:
+            pass  # the frames before have their intervals
+        for n in range(len(places)):
+            row = number * len(places) + n
+            found |= {f"{row}/low": ends[0, :, n], f"{row}/high": ends[1, :, n]}
+    return found
+
+
+def _runs(samples: Samples, most: int | None = None) -> list[tuple[Start, int]]:
+    """Start and length of a rollout of every flow that is long enough."""
+    return [
+        (samples.locate(piece[0]), min(len(piece), most or len(piece)))
+        for piece in sequences(samples)
+        if len(piece) >= LEAST_FRAMES
+    ]
 
 
 def score_wake_oscillator(train: Samples, test: Samples) -> dict[str, Any]:

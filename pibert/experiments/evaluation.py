@@ -41,7 +41,7 @@ from pibert.evaluation.scores import (
 )
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
 from pibert.evaluation.statistics import LEAST_FRAMES, Statistics
-from pibert.evaluation.structure import score_structure
+from pibert.evaluation.structure import displacement_intervals, score_structure
 from pibert.experiments.flows import IDENTITIES, Flows
 from pibert.experiments.held_out import check_fields, flows_to_score
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
@@ -146,10 +146,12 @@ def evaluate(
         "hardware": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
         "precision": PRECISION,
     }
+    needs_intervals = bool(predictor.spec.moving) or (rollout is not None and rollout.steps > 0)
+    has_intervals = needs_intervals and _has_fresh_calibration(folder, flows)
     if rollout is not None and rollout.steps:
         card["rollout"], more = _rollouts(predictor, flows, rollout, window.history, card)
         arrays |= more
-        if _has_fresh_calibration(folder, flows):
+        if has_intervals:
             card["rollout_intervals"], more = _interval_scores(
                 folder, flows, rollout, window.history, card
             )
@@ -160,6 +162,9 @@ def evaluate(
     if predictor.spec.moving:
         card["structure"], more = score_structure(predictor, samples)
         arrays |= _named("structure", more)
+        if has_intervals:
+            ends = displacement_intervals(load_calibrated(folder, device), samples)
+            arrays |= _named("structure", ends)
     scores = Scores(card, arrays)
     into.mkdir(parents=True, exist_ok=True)
     save_scores(into, scores)

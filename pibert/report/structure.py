@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pibert.data.writers.frames import Block, Description
 from pibert.evaluation.scores import Scores
@@ -107,6 +108,7 @@ def write_response(scores: Scores, folder: Path) -> Path:
             scores.arrays[f"structure/{number}/{name}"].numpy()
             for name in ("time", "true", "predicted")
         )
+        draw_interval(ax, scores.arrays, f"structure/{number}", PREDICTED)
         ax.plot(time, true, color=TRUE, lw=0.8, label="truth")
         ax.plot(time, predicted, color=PREDICTED, lw=0.8, label="prediction")
         ax.set_title(row["flow"], fontsize=SMALL, loc="left")
@@ -116,6 +118,13 @@ def write_response(scores: Scores, folder: Path) -> Path:
     path = folder / "structure.png"
     write_figure(figure, path)
     return path
+
+
+def draw_interval(ax: Axes, arrays: Mapping[str, Tensor], name: str, colour: str) -> None:
+    """Shade the prediction interval of a displacement, if the model has one."""
+    if f"{name}/low" in arrays:
+        time, low, high = (arrays[f"{name}/{end}"].numpy() for end in ("time", "low", "high"))
+        ax.fill_between(time, low, high, color=colour, alpha=0.2, lw=0)
 
 
 def draw_response(

@@ -7,10 +7,13 @@ to its end. The wake oscillator predicts the displacement alone, fitted on the t
 from typing import Any
 
 import numpy as np
+import torch
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
+from torch import Tensor
 
-from pibert.evaluation.structure import MASS_RATIO, REDUCED_VELOCITY
+from pibert.evaluation.structure import INTERVAL_LEVEL, MASS_RATIO, REDUCED_VELOCITY
 from pibert.evaluation.vibration import AT_REST, natural_frequency
 from pibert.report.comparison.plots import (
     Plot,
@@ -23,7 +26,7 @@ from pibert.report.comparison.plots import (
 )
 from pibert.report.comparison.results import WAKE_OSCILLATOR, DatasetResults, parameter_text
 from pibert.report.figures import NORMAL, with_unit
-from pibert.report.structure import TRUE, draw_response
+from pibert.report.structure import TRUE, draw_interval, draw_response
 
 _MOST, _LINES, _FLOWS = 8, 4, 6
 _FARTHEST = 1.0
@@ -88,7 +91,7 @@ def _error(row: dict[str, Any], quantity: str) -> float | None:
 
 
 def displacements(data: DatasetResults) -> Plot | None:
-    """Displacement of moving bodies over time in some test flows, truth and models, and errors."""
+    """Displacement of moving bodies over time in some test flows, errors and phase portraits."""
     models = [m for m in data.shown(_LINES) if data.first(m).card.get("structure")]
     if not models:
         return None
@@ -96,13 +99,19 @@ def displacements(data: DatasetResults) -> Plot | None:
     order = sorted(range(len(rows)), key=lambda n: rows[n]["parameters"].get(REDUCED_VELOCITY, 0.0))
     count = min(_FLOWS, len(order))
     shown = [order[n] for n in np.linspace(0, len(order) - 1, count).round().astype(int)]
-    figure, axes = sheet(10.4, 1.5 * count + 0.8, count, 2, sharex=True)
-    for (left, right), number in zip(axes, shown, strict=True):
+    figure, axes = sheet(10.4, 1.5 * count + 0.8, count, 3, width_ratios=(2, 2, 1))
+    has_intervals = False
+    for (left, right, portrait), number in zip(axes, shown, strict=True):
         right.axhline(0.0, color="0.5", lw=0.6)
         arrays = [data.first(m).group(f"structure/{number}") for m in models]
         time, truth = arrays[0]["time"], arrays[0]["true"]
         left.plot(time, truth, **line_style(data, "truth"), alpha=0.8)
+        portrait.plot(truth, _velocity(truth, time), **line_style(data, "truth"))
         for model, own in zip(models, arrays, strict=True):
+            has_intervals |= "low" in own
+            draw_interval(left, data.first(model).arrays, f"structure/{number}", data.colour(model))
+            speed = _velocity(own["predicted"], time)
+            portrait.plot(own["predicted"], speed, **line_style(data, model))
             left.plot(time, own["predicted"], **line_style(data, model))
             right.plot(time, own["predicted"] - truth, **line_style(data, model))
         row = rows[number]
@@ -112,15 +121,32 @@ def displacements(data: DatasetResults) -> Plot | None:
         below = with_unit("time", time_unit(data)) if number == shown[-1] else ""
         frame(left, f"{row['flow']}  {values}", x=below, y=row["body"])
         frame(right, "error", x=below)
-        for ax, most in ((left, 1.5), (right, 2.5)):
+        frame(portrait, "velocity", x=row["body"] if number == shown[-1] else "")
+        limit, speed = (1.5 * float(each.abs().max()) for each in (truth, _velocity(truth, time)))
+        _limit(left, "y", limit)
+        _limit(right, "y", 5 / 3 * limit)
+        _limit(portrait, "x", limit)
+        _limit(portrait, "y", speed)
+        for ax in (left, right, portrait):
             ax.title.set_fontsize(NORMAL)
-            limit = most * float(truth.abs().max())
-            low, high = ax.get_ylim()
-            ax.set_ylim(max(low, -limit), min(high, limit))
     legend(figure, [Line2D([], [], **line_style(data, name)) for name in ("truth", *models)])
     caption = (
         f"Displacement in {count} of {len(rows)} test flows, in the order of the reduced velocity, "
-        "each rolled out from its start to its end; right: prediction minus truth. A line that "
+        "each rolled out from its start to its end; middle: prediction minus truth; right: phase "
+        "portrait, the velocity from differences of the displacement. "
+        + (f"Shaded: {100 * INTERVAL_LEVEL:g} % prediction intervals. " if has_intervals else "")
+        + "A line that "
         "ends is a rollout that stopped: it is not finite any more, or the body leaves the domain."
     )
     return Plot(figure, caption)
+
+
+def _velocity(displacement: Tensor, time: Tensor) -> Tensor:
+    (velocity,) = torch.gradient(displacement, spacing=(time,))
+    return velocity
+
+
+def _limit(ax: Axes, axis: str, most: float) -> None:
+    """Cut off what lies further from zero."""
+    low, high = getattr(ax, f"get_{axis}lim")()
+    ax.set(**{f"{axis}lim": (max(low, -most), min(high, most))})

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,8 +77,29 @@ def test_one_reduced_velocity_or_no_body_has_no_response() -> None:
 
 def test_displacements_are_shown_for_each_flow_with_their_errors() -> None:
     axes = axes_of(structure.displacements(vibrating()))
-    assert len(axes) == 2 * len(REDUCED)
+    assert len(axes) == 3 * len(REDUCED)
     assert "at 4" in axes[0].get_title(loc="left")
+    # The velocity of a sine is its cosine.
+    place, speed = axes[2].lines[0].get_data()
+    time = np.arange(40)
+    assert place == pytest.approx(np.sin(time))
+    assert speed[1:-1] == pytest.approx(np.cos(time[1:-1]) * np.sin(1.0), abs=1e-6)
+    assert not axes[0].collections
+
+
+def test_intervals_of_the_displacement_are_shaded() -> None:
+    data = vibrating()
+    scores = dict(data.scores)
+    for key, own in scores.items():
+        if key[0] == "pibert":
+            ends = {"low": torch.full((40,), -0.5), "high": torch.full((40,), 0.25)}
+            arrays = {f"structure/1/{name}": values for name, values in ends.items()}
+            scores[key] = Scores(own.card, {**own.arrays, **arrays})
+    plot = structure.displacements(replace(data, scores=scores))
+    assert plot is not None and "90 % prediction intervals" in plot.caption
+    (band,) = axes_of(plot)[3].collections
+    (path,) = band.get_paths()
+    assert {*path.vertices[:, 1]} == {-0.5, 0.25}
 
 
 def test_the_table_has_models_and_the_oscillator_and_counts_stopped_flows() -> None:

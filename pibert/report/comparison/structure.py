@@ -122,11 +122,11 @@ def displacements(data: DatasetResults) -> Plot | None:
         frame(left, f"{row['flow']}  {values}", x=below, y=row["body"])
         frame(right, "error", x=below)
         frame(portrait, "velocity", x=row["body"] if number == shown[-1] else "")
-        limit, speed = (1.5 * float(each.abs().max()) for each in (truth, _velocity(truth, time)))
+        limit, fastest = (1.5 * float(each.abs().max()) for each in (truth, _velocity(truth, time)))
         _limit(left, "y", limit)
         _limit(right, "y", 5 / 3 * limit)
         _limit(portrait, "x", limit)
-        _limit(portrait, "y", speed)
+        _limit(portrait, "y", fastest)
         for ax in (left, right, portrait):
             ax.title.set_fontsize(NORMAL)
     legend(figure, [Line2D([], [], **line_style(data, name)) for name in ("truth", *models)])

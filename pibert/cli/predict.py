@@ -502,6 +502,6 @@ def _show_unseen(console: Console, scores: "ForecastScores") -> None:
     if scores.unseen:
         say(
             console,
-            f"Not scored: {scores.unseen:,} measured points that are missing in the input; pibert "
-            "evaluate scores those of the next frame too.",
+            f"Not scored: {scores.unseen:,} measured points that are missing in the input or lie "
+            "in a predicted body; pibert evaluate scores those of the next frame too.",
         )

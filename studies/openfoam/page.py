@@ -105,9 +105,18 @@ At U* = {fine["reduced_velocity"]:g} our solver with {fine["cells"]} cells (doma
 gives an amplitude of {fine["amplitude"]:.3f}, a frequency of {fine["frequency"]:.4f}
 and a mean drag of {fine["drag"]:.3f}.
 In lock-in (U* 4 to 7) our amplitudes differ from OpenFOAM's by 3 to 17 % with 12 cells and by 3
-to 6 % with 24. With 12 cells our frequency is 4 to 13 % lower and our drag 9 to 20 %; more cells
-reduce this. A check of the amplitude alone does not show it. OpenFOAM's mesh was not refined for
-this case.
+to 6 % with 24. With 12 cells our frequency is 4 to 13 % lower and our drag 9 to 20 %. A check of
+the amplitude alone does not show it.
+
+The cause is the resolution of our immersed surface, which is smeared over three cells: at U* = 5
+the frequency is 9.7 % low with 12 cells and 4.4 % with 24, nearly in proportion to the cell. There
+we varied one thing at a time, with 12 cells (0.1748 in the table): a domain of 24 x 14 D gives
+0.1749 and one of 20 x 12 D 0.1737, in which half the Mach number gives 0.1762. In 24 x 14 D a
+ring of markers that is larger or smaller by 0.3 cells gives 0.1714 and 0.1801, and a body that is
+lighter by 0.15 rho D^2 gives 0.1798: the added mass, too large by about that, explains a quarter
+of the difference. OpenFOAM's mesh is not the cause: with 1.5 times the cells in each direction its
+frequency is 0.1936, its amplitude 0.545 and its drag 2.059. Recorded forces, displacements and
+masses obey Newton's law.
 
 The wake oscillator
 ([Facchinetti, de Langre and Biolley, 2004](https://doi.org/10.1016/j.jfluidstructs.2003.12.004)) is

@@ -44,11 +44,11 @@ def write_pivlab(path: Path, *, v73: bool = False) -> None:
     piv.write_pivlab_mat(path, frames, [ONES, 2 * ONES], filtered=True, v73=v73)
 
 
-def write_session(path: Path, *, v73: bool) -> None:
+def write_session(path: Path, *, v73: bool, structs: bool = False) -> None:
     field = piv.sample()
     rows = [*(field[name] for name in "xyuv"), ONES, *[np.empty((0, 0))] * 6, ONES]
     settings = {"calxy": 1e-4, "calu": 0.02, "calv": 0.02}
-    piv.write_pivlab_session(path, [rows, rows], settings, v73=v73)
+    piv.write_pivlab_session(path, [rows, rows], settings, v73=v73, structs=structs)
 
 
 def write_netcdf(path: Path, engine: Any = "h5netcdf") -> None:
@@ -122,6 +122,7 @@ CORPUS: Mapping[str, Callable[[Path], Any]] = {
     "pivlab.mat": write_pivlab,
     "session.mat": lambda path: write_session(path, v73=False),
     "session73.mat": lambda path: write_session(path, v73=True),
+    "session2026.mat": lambda path: write_session(path, v73=False, structs=True),
     "classic.nc": lambda path: write_netcdf(path, "scipy"),
     "arrow": lambda p: realpdebench.write_arrow(p, realpdebench.flows(["10030"], (3, 4, 6))),
     "flow.npy": lambda path: np.save(path, np.stack(list(fields().values()), 1)),
@@ -156,6 +157,6 @@ HDF5 = (
 """The HDF5 files."""
 FRAGILE = (
     *("named.h5", "groups.h5", "well.hdf5", "run.h5", "new.mat", "pivlab73.mat", "flow.nc"),
-    *("old.mat", "packed.mat", "pivlab.mat", "session.mat", "session73.mat"),
+    *("old.mat", "packed.mat", "pivlab.mat", "session.mat", "session73.mat", "session2026.mat"),
 )
 """Files on which HDF5 may hang and scipy may crash: only a child reads them."""

@@ -173,14 +173,33 @@ def _write_cells_73(
 
 
 def write_pivlab_session(
-    path: Path, results: list[list[np.ndarray]], settings: dict[str, Any], *, v73: bool
+    path: Path,
+    results: list[list[np.ndarray]],
+    settings: dict[str, Any],
+    *,
+    v73: bool,
+    structs: bool = False,
 ) -> None:
-    """A session: 12 rows of results for each frame, in pixels, and numbers of the calibration."""
+    """A session: 12 rows of results for each frame, in pixels, and numbers of the calibration.
+
+    ``structs``: as PIVlab writes it since late 2026.
+    """
     cells = np.empty((12, len(results)), object)
     for frame, rows in enumerate(results):
         cells[:, frame] = rows
+    controls = {n: v for n, v in settings.items() if n.endswith("direction")}
+    data = {n: v for n, v in settings.items() if n not in controls}
     if v73:
-        numbers = {n: ("double", np.atleast_2d(np.asarray(v, float))) for n, v in settings.items()}
-        _write_cells_73(path, {"resultslist": cells}, numbers)
+        of_data, of_controls = ("pivlab_data/", "pivlab_settings/calibration/") * structs or (
+            "",
+            "",
+        )
+        numbers = {of_data + n: v for n, v in data.items()}
+        numbers |= {of_controls + n: v for n, v in controls.items()}
+        matrices = {n: ("double", np.atleast_2d(np.float64(v))) for n, v in numbers.items()}
+        _write_cells_73(path, {f"{of_data}resultslist": cells}, matrices)
+    elif structs:
+        groups = {"pivlab_data": {"resultslist": cells, **data}}
+        scipy.io.savemat(path, {**groups, "pivlab_settings": {"calibration": controls}})
     else:
         scipy.io.savemat(path, {"resultslist": cells, **settings})

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from pibert.data.hdf5 import open_hdf5
+from pibert.data.hdf5 import is_hdf5, open_hdf5
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, reading
 from pibert.data.readers.shared.assembly import make_recordings
 from pibert.data.readers.shared.roles import Variable
@@ -26,12 +26,15 @@ _ORDER = "yxtcb"
 _CLASSES = {"double": "f8", "single": "f4", "logical": "b1", "char": "U1"}
 _CLASSES |= {f"int{8 * size}": f"i{size}" for size in (1, 2, 4, 8)}
 _CLASSES |= {f"uint{8 * size}": f"u{size}" for size in (1, 2, 4, 8)}
-_PIVLAB = {"u_original", "u_filtered", "typevector_original", "typevector_filtered", "resultslist"}
+_PIVLAB = {"u_original", "u_filtered", "typevector_original", "typevector_filtered"}
+_PIVLAB |= {"resultslist", "pivlab_data"}
 
 
 def recognise(path: Path) -> bool:
-    """Recognise a .mat file, but not a session of PIVlab."""
+    """Recognise a .mat file, but not one of PIVlab, or HDF5 of another program."""
     if path.suffix.lower() != ".mat" or not path.is_file():
+        return False
+    if is_hdf5(path) and not is_matlab_hdf5(path):
         return False
     try:
         return not _PIVLAB & {variable.key for variable in _survey(path)}

@@ -99,7 +99,7 @@ def _pivlab(path: Path, table: Table, columns: Columns) -> Marks:
         valid=kinds != 0,
         interpolated=kinds == 2,
         facts={SCALE: xy, DELAY: xy / uv if xy and uv else None} if scaled else {},
-        notes=["PIVlab's y runs down the image unless it was set up otherwise; v is along it"],
+        notes=[f"{pivlab.MAY_RUN_DOWN}: {pivlab.UPRIGHT}"],
     )
 
 
@@ -202,7 +202,8 @@ def find_program(path: Path) -> str | None:
     if re.search(r"\bVARIABLES\s*=", start, re.IGNORECASE):
         return "TSI Insight" if re.search(r'"CHC"', start) else "Tecplot"
     names = re.split(r"[\s,]+", first.lstrip("# ").lower())
-    return "OpenPIV" if first.startswith("#") and names[:4] == ["x", "y", "u", "v"] else None
+    is_openpiv = names[:4] == ["x", "y", "u", "v"] or {"x", "y", "u", "v", "flags"} <= set(names)
+    return "OpenPIV" if first.startswith("#") and is_openpiv else None
 
 
 class VectorField:

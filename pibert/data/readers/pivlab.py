@@ -8,7 +8,9 @@ else the original ones, never the smoothed ones. Vector types are those of PIVla
 A session has the cells ``resultslist`` (12 x frames) in pixels: x, y, u, v, types, an unused row,
 u, v and types filtered, u and v smoothed, correlation. ``calxy`` (m/px), ``calu`` and ``calv``
 (m/s for px/frame, negative for a reversed axis), axis directions and offsets are its calibration,
-applied as PIVlab does in its exports.
+applied as PIVlab does in its exports. With ``displacement_only``, ``calu`` and ``calv`` are in m.
+Since late 2026 the results are in the struct ``pivlab_data``, the axis directions in
+``pivlab_settings.calibration``; before, all are variables of the file.
 """
 
 import re
@@ -19,8 +21,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from pibert.data.hdf5 import check_dataset, open_hdf5
-from pibert.data.readers.matlab import call_scipy, is_matlab_hdf5
+from pibert.data.hdf5 import check_dataset, is_hdf5, open_hdf5
+from pibert.data.readers.matlab import call_scipy
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming, reading
 from pibert.data.readers.shared.grids import on_uniform_grid
 from pibert.data.readers.shared.interpolation import percent
@@ -28,24 +30,33 @@ from pibert.data.readers.shared.naming import standard_unit, take_flags
 from pibert.fields import Trajectory
 
 _NEEDED = {"x", "y", "u_original", "v_original"}
-_SESSION = {"resultslist", "calxy"}
+_DATA, _SETTINGS = "pivlab_data", "pivlab_settings"
+_SESSIONS = ({"resultslist", "calxy"}, {_DATA, _SETTINGS})
 _ROWS = {
     **{"x": 0, "y": 1, "u_original": 2, "v_original": 3, "typevector_original": 4},
     **{"u_filtered": 6, "v_filtered": 7, "typevector_filtered": 8, "correlation": 11},
 }
 """Of ``resultslist``."""
-_CALIBRATION = ("calxy", "calu", "calv", "caluv", "offset_x_true", "offset_y_true")
+_CALIBRATION = (
+    *("calxy", "calu", "calv", "caluv", "offset_x_true", "offset_y_true", "displacement_only"),
+)
 _DIRECTIONS = ("x_axis_direction", "y_axis_direction", "size_of_the_image")
+_NO_RESULTS = "the session has no results; analyse the images in PIVlab first"
+MAY_RUN_DOWN = "PIVlab's y runs down the image unless it was set up otherwise, and v is along it"
+UPRIGHT = (
+    "the flow is then upside down, and its vorticity has the opposite sign; --flip y,v turns it "
+    "upright"
+)
 
 
 def recognise(path: Path) -> bool:
-    return path.is_file() and any(set(_names(path)) >= names for names in (_NEEDED, _SESSION))
+    return path.is_file() and any(set(_names(path)) >= names for names in (_NEEDED, *_SESSIONS))
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     names = _names(path)
     cells = None
-    if not _NEEDED <= set(names) and _SESSION <= set(names):
+    if not _NEEDED <= set(names) and any(kind <= set(names) for kind in _SESSIONS):
         cells = _read_session(path)
         names = list(cells)
     if missing := [name for name in (*_NEEDED, *hints.channels.values()) if name not in names]:
@@ -86,7 +97,7 @@ def _trajectory(
     # Such as "[px] respectively [px/frame]".
     units = [standard_unit(unit) for unit in re.findall(r"\[([^\[\]]+)\]", text)]
     length, velocity = units if len(units) == 2 else (None, None)
-    notes = [f"PIVlab's {kind} vectors; y runs down the image unless it was set up otherwise"]
+    notes = [f"PIVlab's {kind} vectors", *_orientation(cells)]
     if text and length is None:
         notes.append(f"the units {text!r} were not understood; give --length-unit and --unit")
     if filled.any():
@@ -108,6 +119,15 @@ def _trajectory(
     return trajectory, (*notes, *more)
 
 
+def _orientation(cells: Mapping[str, Any]) -> list[str]:
+    """A note if the axes are, or may be, those of the image."""
+    signs = [cells[name][0].flat[0] for name in ("calu", "calv") if name in cells]
+    if len(signs) == 2 and signs[0] * signs[1] < 0:
+        return []
+    known = "y runs down the image" if len(signs) == 2 else MAY_RUN_DOWN
+    return [f"{known}: {UPRIGHT}"]
+
+
 def _is_complete(cells: Mapping[str, Any], kind: str) -> bool:
     frames = [cells.get(f"{name}_{kind}", []) for name in ("u", "v")]
     counts = {len(cells["x"]), *map(len, frames)}
@@ -115,7 +135,7 @@ def _is_complete(cells: Mapping[str, Any], kind: str) -> bool:
 
 
 def _names(path: Path) -> list[str]:
-    if is_matlab_hdf5(path):
+    if is_hdf5(path):
         with reading(path), open_hdf5(path) as file:
             return list(file)
     return [name for name, *_ in call_scipy(path, "whosmat")]
@@ -123,9 +143,9 @@ def _names(path: Path) -> list[str]:
 
 def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
     """Read cells as lists of matrices, and the text of the units."""
-    wanted = ["x", "y", "units", *more]
+    wanted = ["x", "y", "units", "calu", "calv", *more]
     wanted += [f"{n}_{k}" for n in ("u", "v", "typevector") for k in ("original", "filtered")]
-    if not is_matlab_hdf5(path):
+    if not is_hdf5(path):
         found = call_scipy(path, "loadmat", variable_names=wanted)
         values = {name: found[name] for name in wanted if name in found and found[name].size}
         return {name: _from_scipy(value) for name, value in values.items()}
@@ -135,20 +155,7 @@ def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
 
 def _read_session(path: Path) -> dict[str, Any]:
     """Read the cells of an export from a session, in metres and m/s if it is calibrated."""
-    numbers = (*_CALIBRATION, *_DIRECTIONS)
-    if is_matlab_hdf5(path):
-        with reading(path), open_hdf5(path) as file:
-            references = file["resultslist"][()]
-            if file["resultslist"].dtype != h5py.ref_dtype or references.ndim != 2:
-                raise SourceError(f"{path}: the session has no results; analyse the images first")
-            rows = [[_matrix(file, cell) for cell in row] for row in references.T]
-            stated = {name: _matrix(file, name) for name in numbers if name in file}
-    else:
-        found = call_scipy(path, "loadmat", variable_names=["resultslist", *numbers])
-        if found["resultslist"].dtype != object:
-            raise SourceError(f"{path}: the session has no results; analyse the images first")
-        rows = [_from_scipy(row) for row in found["resultslist"]]
-        stated = {name: _from_scipy(found[name])[0] for name in numbers if name in found}
+    rows, stated = _session_of_hdf5(path) if is_hdf5(path) else _session_of_scipy(path)
     kept = [frame for frame, x in enumerate(rows[0]) if x.size] if len(rows) > 4 else []
     if not kept:
         raise SourceError(f"{path}: no frame of the session was analysed; analyse them in PIVlab")
@@ -169,16 +176,52 @@ def _read_session(path: Path) -> dict[str, Any]:
         if name[:2] in ("u_", "v_"):
             cells[name] = [matrix * factors[name[0]] for matrix in cells[name]]
     calibrated = scale != 1 or {abs(factor) for factor in factors.values()} != {1.0}
-    cells["units"] = "[m] [m/s]" if calibrated else "[px] [px/frame]"
-    return cells
+    velocity = "m/frame" if value.get("displacement_only") == 1 else "m/s"
+    cells["units"] = f"[m] [{velocity}]" if calibrated else "[px] [px/frame]"
+    return cells | {f"cal{axis}": [np.array([factor])] for axis, factor in factors.items()}
+
+
+def _session_of_hdf5(path: Path) -> tuple[list[list[np.ndarray]], dict[str, np.ndarray]]:
+    """Rows of ``resultslist``, and the calibration."""
+    with reading(path), open_hdf5(path) as file:
+        data = file.get(_DATA, file)
+        settings = file.get(f"{_SETTINGS}/calibration", file)
+        results = data.get("resultslist")
+        if getattr(results, "dtype", None) != h5py.ref_dtype or results.ndim != 2:
+            raise SourceError(f"{path}: {_NO_RESULTS}")
+        rows = [[_matrix(file, cell) for cell in row] for row in results[()].T]
+        named = {name: data[name] for name in (*_CALIBRATION, *_DIRECTIONS) if name in data}
+        named |= {name: settings[name] for name in _DIRECTIONS if name in settings}
+        return rows, {name: _matrix(file, item.name) for name, item in named.items()}
+
+
+def _session_of_scipy(path: Path) -> tuple[list[list[np.ndarray]], dict[str, np.ndarray]]:
+    numbers = (*_CALIBRATION, *_DIRECTIONS)
+    wanted = ["resultslist", *numbers, _DATA, _SETTINGS]
+    found = call_scipy(path, "loadmat", variable_names=wanted)
+    if _DATA in found:
+        settings = _fields(found.get(_SETTINGS)).get("calibration")
+        found = {**_fields(found[_DATA]), **_fields(settings)}
+    results = found.get("resultslist")
+    if results is None or results.dtype != object or results.ndim != 2:
+        raise SourceError(f"{path}: {_NO_RESULTS}")
+    rows = [_from_scipy(row) for row in results]
+    return rows, {name: _from_scipy(found[name])[0] for name in numbers if name in found}
+
+
+def _fields(struct: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The fields of a struct by name; none if it is none."""
+    names = struct.dtype.names if struct is not None and struct.size else None
+    return {} if struct is None else {name: struct[name].flat[0] for name in names or ()}
 
 
 def _matrix(file: h5py.File, key: Any) -> np.ndarray:
     item = file[key]
     check_dataset(file.filename, item)  # a reference may lead outside all groups
-    if "MATLAB_empty" in item.attrs:
+    # An empty matrix is stored as its size; the others with their axes in reverse. MATLAB's have
+    # two axes or more, also where a copy of the file has lost MATLAB's attributes.
+    if "MATLAB_empty" in item.attrs or item.ndim == 1:
         return np.empty((0, 0))
-    # An empty matrix is stored as its size; the others with their axes in reverse.
     return item[()].T.astype(np.float64)
 
 

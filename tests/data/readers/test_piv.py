@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -305,10 +306,11 @@ def test_damaged_mat_files_are_refused(tmp_path: Path, v73: bool) -> None:
         piv.open_recordings(path)
 
 
+@pytest.mark.parametrize("structs", [False, True])
 @pytest.mark.parametrize("v73", [False, True])
 @pytest.mark.parametrize("upward", [False, True])
 def test_pivlab_sessions_are_calibrated_as_pivlab_exports_them(
-    tmp_path: Path, v73: bool, upward: bool
+    tmp_path: Path, v73: bool, upward: bool, structs: bool
 ) -> None:
     field, empty = sample(), np.empty((0, 0))
     field = {**field, "y": np.flipud(field["y"]) if upward else field["y"]}
@@ -320,8 +322,9 @@ def test_pivlab_sessions_are_calibrated_as_pivlab_exports_them(
     settings |= {"offset_x_true": 1e-3, "offset_y_true": 0.0, "size_of_the_image": [40.0, 112.0]}
     path = tmp_path / "session.mat"
     # The frame in the middle was not analysed.
-    write_pivlab_session(path, [rows, [empty] * 12, rows], settings, v73=v73)
-    (flow,) = open_recordings(path)
+    write_pivlab_session(path, [rows, [empty] * 12, rows], settings, v73=v73, structs=structs)
+    (flow,) = recordings = open_recordings(path)
+    assert upward != any("--flip y,v" in note for note in recordings.notes)
     assert flow.num_frames == 2 and flow.spec.units == ("m/s", "m/s") and flow.length_unit == "m"
     assert flow.source["vectors"] == "filtered"
     grid = flow.spec.grid
@@ -344,6 +347,36 @@ def test_pivlab_sessions_without_calibration_or_results(tmp_path: Path) -> None:
     recordings = open_recordings(tmp_path / "a.mat")
     assert recordings[0].length_unit == "px" and recordings[0].source["vectors"] == "original"
     assert any("--scale" in note for note in recordings.notes)
-    write_pivlab_session(tmp_path / "b.mat", [[empty] * 12], {"calxy": 1.0}, v73=False)
-    with pytest.raises(SourceError, match=r"b\.mat: .*analyse"):
-        open_recordings(tmp_path / "b.mat")
+    for number, structs in enumerate([False, True]):
+        path = tmp_path / f"b{number}.mat"
+        write_pivlab_session(path, [[empty] * 12], {"calxy": 1.0}, v73=False, structs=structs)
+        with pytest.raises(SourceError, match=r"b\d\.mat: .*analyse"):
+            open_recordings(path)
+
+
+@pytest.mark.parametrize("v73", [False, True])
+def test_pivlab_sessions_of_displacements_are_not_velocities(tmp_path: Path, v73: bool) -> None:
+    field, empty = sample(), np.empty((0, 0))
+    rows = [*(field[name] for name in "xyuv"), KINDS, *[empty] * 7]
+    settings = {"calxy": 1e-4, "calu": 1e-4, "calv": 1e-4, "displacement_only": 1.0}
+    settings["y_axis_direction"] = 1.0
+    write_pivlab_session(tmp_path / "a.mat", [rows], settings, v73=v73, structs=True)
+    (flow,) = open_recordings(tmp_path / "a.mat")
+    assert flow.spec.units == ("m/frame", "m/frame") and flow.length_unit == "m"
+
+
+def test_pivlab_sessions_may_have_lost_the_attributes_of_matlab(tmp_path: Path) -> None:
+    field, empty = sample(), np.empty((0, 0))
+    rows = [*(field[name] for name in "xyuv"), KINDS, *[empty] * 7]
+    write_pivlab_session(tmp_path / "a.mat", [rows], {"calxy": 1.0}, v73=True)
+    with h5py.File(tmp_path / "a.mat") as old, h5py.File(tmp_path / "b.mat", "w") as new:
+        cells = np.empty(old["resultslist"].shape, h5py.ref_dtype)
+        for index, reference in np.ndenumerate(old["resultslist"][()]):
+            name = f"cell{index}"
+            new[name] = old[reference][()]
+            cells[index] = new[name].ref
+        new.create_dataset("resultslist", data=cells, dtype=h5py.ref_dtype)
+        new["calxy"] = old["calxy"][()]
+    (one,), (other,) = open_recordings(tmp_path / "a.mat"), open_recordings(tmp_path / "b.mat")
+    np.testing.assert_array_equal(one.read(), other.read())
+    np.testing.assert_array_equal(one.known(), other.known())

@@ -53,6 +53,15 @@ def test_a_uniform_grid_is_kept_as_it_is() -> None:
     assert trajectory.local == {"gridding": {"method": "none"}}
 
 
+def test_of_points_that_coincide_the_first_counts_with_a_note() -> None:
+    x, y = (np.append(mesh.ravel(), mesh[1, 2:4]) for mesh in np.meshgrid(X, Y))
+    fields = frames(x, y)
+    fields["u"][:, -2:] += 1
+    trajectory, notes = on_uniform_grid("a", fields, x, y)
+    assert_affine(trajectory)
+    assert notes == ("2 of 37 points repeat another: the first one counts",)
+
+
 def test_points_of_a_grid_are_found_in_any_order_with_nodes_missing() -> None:
     x, y = (mesh.ravel() for mesh in np.meshgrid(X, Y))
     order = np.random.default_rng(1).permutation(35)[:-4]

@@ -162,7 +162,11 @@ def _on_lattice(
         record |= {"method": "bilinear", "from": list(lattice.nodes.shape), "to": list(shape)}
     elif wanted is not None:
         notes.append("the grid is uniform and was kept; the requested shape was not used")
-    absent = 1 - int((lattice.nodes >= 0).sum()) / (shape[0] * shape[1])
+    found = int((lattice.nodes >= 0).sum())
+    if repeated := len(points) - found:
+        notes.append(f"{repeated} of {len(points)} points repeat another: the first one counts")
+        record["repeated"] = repeated
+    absent = 1 - found / (shape[0] * shape[1])
     if absent > 0 and x.exact and y.exact:
         notes.append(f"{percent(absent)} of the grid's points are missing: marked invalid")
     return Layout(

@@ -144,9 +144,9 @@ def find_lattice(name: str, x: np.ndarray, y: np.ndarray) -> Lattice | None:
             f"{len(rows)} and {len(columns)}; this is a curve"
         )
     nodes = np.full((len(rows), len(columns)), -1)
-    # Backwards, so that the first of several values for one node stays.
-    nodes[row[::-1], column[::-1]] = np.arange(len(x))[::-1]
-    repeated = len(x) - int((nodes >= 0).sum())
+    taken, first = np.unique(row * len(columns) + column, return_index=True)
+    nodes.flat[taken] = first
+    repeated = len(x) - len(taken)
     if repeated > 0.1 * len(x):
         raise SourceError(
             f"{name}: {repeated} of {len(x)} points coincide; leave out a third coordinate or a "

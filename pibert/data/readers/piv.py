@@ -232,6 +232,11 @@ class VectorField:
         nowhere = np.zeros(valid.shape, bool)
         self.interpolated = nowhere if marks.interpolated is None else marks.interpolated & valid
         self.valid = valid if marks.valid is None else marks.valid & valid
+        # One order of points, whatever that of the file: frames of one program may differ.
+        order = np.lexsort((self.x, self.y))
+        self.x, self.y = self.x[order], self.y[order]
+        self.valid, self.interpolated = self.valid[order], self.interpolated[order]
+        self.fields = {name: values[order] for name, values in self.fields.items()}
         # A velocity in pixels is the displacement of a pair of images.
         self.units = {
             name: "px/frame" if has_velocity_unit(name) and unit == "px" else unit

@@ -220,6 +220,25 @@ def test_similar_file_names_are_separate_trajectories(tmp_path: Path) -> None:
         piv.open_recordings(tmp_path / "run")
 
 
+def test_frames_and_columns_may_have_any_order(tmp_path: Path) -> None:
+    field = sample()
+    flags = np.zeros((4, 6))
+    flags[0, 5] = 1
+    for number in (1, 2):
+        write_openpiv(tmp_path / f"B{number}.txt", field, flags)
+    table = np.loadtxt(tmp_path / "B2.txt")
+    table = np.random.default_rng(0).permutation(table)
+    np.savetxt(tmp_path / "B2.txt", table, "%.4e", "\t", header="x\ty\tu\tv\tflags")
+    # u and v first in a file of its own.
+    np.savetxt(tmp_path / "c.txt", table[:, [3, 2, 0, 1, 4]], header="v u x y flags")
+    trajectory, _ = only(tmp_path / "B*.txt")
+    for frame in (0, 1):
+        assert_is_sample(trajectory, [(0, 5)], frame)
+    trajectory, _ = only(tmp_path / "c.txt")
+    assert trajectory.source["program"] == "OpenPIV"
+    assert_is_sample(trajectory, [(0, 5)])
+
+
 def test_a_damaged_or_different_frame_is_refused_when_it_is_read(tmp_path: Path) -> None:
     numbered(tmp_path / "run", [1, 2, 3])
     trajectory, _ = only(tmp_path / "run")

@@ -11,7 +11,8 @@ The suffix names the format: a native file holds any number of recordings, files
 one. The fields are read twice, because the counts are written before them.
 
 Without a model, ``thin_plate`` computes the missing vectors of each frame and component as the
-surface of least bending energy through the others (thin-plate spline on the grid).
+surface of least bending energy through the others (thin-plate spline on the grid). Uncertainties
+are filled alike, within the range of their frame.
 """
 
 import math
@@ -30,6 +31,7 @@ from pibert.data.convert import refuse_overwriting, share_of
 from pibert.data.generate import IDENTITY
 from pibert.data.outliers import flag_outliers, usual_noise
 from pibert.data.readers.recordings import Recordings
+from pibert.data.units import UNCERTAINTY
 from pibert.data.views import MappedFrames, frame_blocks, mask_shape
 from pibert.data.writers import check_output, write_trajectories
 from pibert.fields import FieldSpec, Trajectory, read_mask
@@ -99,6 +101,7 @@ def thin_plate(
     first = recordings[0]
     spec = replace(first.spec, grid=replace(first.spec.grid, body=None))
     spacing = (spec.grid.dy, spec.grid.dx)
+    uncertainties = [i for i, name in enumerate(spec.channels) if name in UNCERTAINTY]
     if min(spec.grid.shape) < 3:
         raise ValueError(f"a thin plate needs 3 x 3 points or more, found {spec.grid.shape}")
 
@@ -110,7 +113,14 @@ def thin_plate(
         together = max(1, _PLATE_VALUES // seen[0].numel())  # they stay in the cache
         parts = zip((seen / size).split(together), marks.split(together), strict=True)
         smooth = [fill_smoothly(*part, spacing, steps=_PLATE_STEPS) for part in parts]
-        return (torch.cat(smooth) * size).view(fields.shape)
+        filled = torch.cat(smooth) * size
+        for channel in uncertainties:  # a smooth surface may dip below zero
+            least, most = (
+                torch.where(marks, frames[:, channel], sign * math.inf) for sign in (1, -1)
+            )
+            lowest, highest = least.amin((-2, -1), True), most.amax((-2, -1), True)
+            filled[:, channel] = filled[:, channel].clamp(lowest, highest)
+        return filled.view(fields.shape)
 
     def fit(recording: Trajectory, note: Callable[[str], None]) -> Trajectory:
         own = recording.spec

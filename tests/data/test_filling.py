@@ -281,6 +281,21 @@ def test_thin_plates_restore_a_smooth_field_far_better_than_nearest_neighbours(
     assert error(values) < error(nearest) / 50
 
 
+def test_filled_uncertainties_stay_in_the_range_of_their_frame(tmp_path: Path) -> None:
+    velocity, valid = smooth(), torch.ones(5, *SHAPE, dtype=torch.bool)
+    uncertainty = 0.01 + (torch.arange(18) - 9.0).abs().expand(5, 1, *SHAPE).clone()
+    valid[:, 4:8, 6:12] = False  # the minimum is in the gap, and a smooth surface overshoots
+    uncertainty[:, :, :, 5], uncertainty[:, :, :, 12] = 0.02, 0.01
+    flow = make_trajectory(
+        states=torch.cat((velocity, uncertainty), 1),
+        channels=("u", "v", "uncertainty_u"),
+        valid=valid,
+    )
+    _, filled = fill(flow, tmp_path / "a.h5", thin_plate(recorded(flow), fill_masked=True))
+    found = filled.read()[:, 2]
+    assert found.min() >= 0.01 and found.max() <= uncertainty.max()
+
+
 def test_thin_plates_are_independent_of_units_and_exact_for_planes(tmp_path: Path) -> None:
     x, y = Grid(SHAPE, dx=0.1, dy=0.3).coordinates(torch.float64)
     plane = torch.stack((1e-12 * (x + 2 * y), 1e-12 * (3 - y)))[None]

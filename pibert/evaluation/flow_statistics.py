@@ -31,7 +31,17 @@ from pibert.data.views import spread
 from pibert.data.wording import counted
 from pibert.display import as_html
 from pibert.evaluation.measure import Frames, gradient_unit, require_velocity, velocity_unit
-from pibert.evaluation.modes import DMD, POD, SPOD, default_segment, dmd, pod, segments, spod
+from pibert.evaluation.modes import (
+    DMD,
+    LEAST_SEGMENT,
+    POD,
+    SPOD,
+    default_segment,
+    dmd,
+    pod,
+    segments,
+    spod,
+)
 from pibert.evaluation.statistics import dominant_frequency
 from pibert.evaluation.temporal import (
     KNOWN_SHARE,
@@ -73,7 +83,7 @@ class StatsOptions:
     """Most POD modes that DMD uses."""
 
     def __post_init__(self) -> None:
-        for name, least in (("phases", 2), ("segment", 8), ("rank", 1)):
+        for name, least in (("phases", 2), ("segment", LEAST_SEGMENT), ("rank", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be {least} or more, found {value}")
@@ -308,7 +318,9 @@ def flow_statistics(flow: Trajectory, options: StatsOptions | None = None) -> Fl
             "spectra, SPOD and DMD are left out: the frames are not equally spaced in time"
         )
     elif flow.num_frames < _LEAST_FRAMES:
-        notes.append(f"spectra and SPOD are left out: found {counted(flow.num_frames, 'frame')}")
+        notes.append(
+            f"spectra need {_LEAST_FRAMES} frames or more, found {flow.num_frames}: no spectra"
+        )
     else:
         frames = Frames(
             prediction=fields, truth=fields, last=fields, known=measured, body=body, spec=spec
@@ -447,12 +459,12 @@ def _phase_average(
     notes: list[str],
 ) -> PhaseAverage | None:
     period = options.period
-    if period is None and (spectra is None or spectra.dominant is None):
-        notes.append("no frequency dominates: for phase averages give the --period")
-        return None
-    if period is None:
-        assert spectra is not None and spectra.dominant is not None
+    if period is None and spectra is not None and spectra.dominant is not None:
         period = 1 / spectra.dominant
+    if period is None:
+        why = "no frequency dominates" if spectra is not None else "without spectra no period"
+        notes.append(f"{why}: for phase averages give the --period")
+        return None
     length = float(flow.time[-1] - flow.time[0])
     if period > length:
         raise ValueError(

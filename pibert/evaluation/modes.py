@@ -27,6 +27,8 @@ _NEGLIGIBLE = 1e-12
 """Share of the energy of the first mode below which a mode is rounding."""
 LEAST_SEGMENTS = 3
 """Fewer have no cross-spectral density."""
+LEAST_SEGMENT = 8
+"""Frames."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,9 +109,11 @@ def spod(coefficients: Float[Tensor, "t r"], dt: float, segment: int) -> SPOD:
     """Decompose POD coefficients, dt apart, by frequency."""
     parts = segments(coefficients, segment)
     if len(parts) < LEAST_SEGMENTS:
+        remedy = "choose a shorter --segment" if segment > LEAST_SEGMENT else "record longer"
         raise ValueError(
-            f"SPOD needs {LEAST_SEGMENTS} segments of {segment} frames that overlap by half, found "
-            f"{len(coefficients)} frames; choose a shorter --segment"
+            f"SPOD needs {LEAST_SEGMENTS} segments of {segment} frames that overlap by half, "
+            f"{segment + (LEAST_SEGMENTS - 1) * (segment // 2)} frames together, found "
+            f"{len(coefficients)}; {remedy}"
         )
     window = torch.hann_window(segment, periodic=True, dtype=torch.float64)
     blocks = torch.fft.rfft(torch.stack(parts).double() * window[:, None], dim=1)[:, 1:]

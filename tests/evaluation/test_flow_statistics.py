@@ -121,6 +121,13 @@ def test_a_longer_segment_resolves_a_slower_frequency() -> None:
     assert longer.spectra.dominant == pytest.approx(FREQUENCY, rel=0.03)
 
 
+def test_short_recordings_get_notes_that_do_not_contradict_each_other() -> None:
+    notes = flow_statistics(recording(shedding()[:5])).notes
+    assert any("spectra need 8 frames or more, found 5" in note for note in notes)
+    assert any("SPOD needs" in n and "16 frames together, found 5; record" in n for n in notes)
+    assert not any("dominates" in note or "shorter --segment" in note for note in notes)
+
+
 def test_spectra_obey_parseval() -> None:
     found = flow_statistics(recording(shedding(noise=0.1)), StatsOptions(probes=((0.1, 0.5),)))
     assert found.spectra is not None and found.spectra.probes == ((2, 6),)

@@ -49,7 +49,7 @@ def parse_address(text: str) -> Address:
 def fetch_model(address: str) -> Path:
     """Fetch the files of a model, or find them in the cache; returns their folder."""
     repo, revision = parse_address(address)
-    with _library(repo) as library:
+    with _library(address) as library:
         folder = Path(
             library.snapshot_download(
                 repo, revision=revision, allow_patterns=[*FILES, CHECKSUMS, README]
@@ -69,8 +69,8 @@ def _verify(folder: Path, address: str) -> None:
         return
     stated = parse_json(read_text(folder / CHECKSUMS))
     for name, expected in stated.items() if isinstance(stated, dict) else ():
-        if name not in (*FILES, README):
-            continue
+        if name not in FILES:
+            continue  # the README may be edited on the hub
         found = _sha256(folder / name) if (folder / name).is_file() else "no such file"
         if found != expected:
             raise HubError(
@@ -101,7 +101,10 @@ def push_model(
     folder = find_model(model)
     card = read_model(folder).card  # also checks that the model can be read
     source = folder if folder.is_dir() else folder.parent
-    with _library(repo) as library, tempfile.TemporaryDirectory(prefix="pibert-") as staged:
+    with (
+        _library(f"hf://{repo}") as library,
+        tempfile.TemporaryDirectory(prefix="pibert-") as staged,
+    ):
         for name, content in files_of(source, card, repo).items():
             Path(staged, name).write_bytes(content)
         api = library.HfApi()
@@ -187,17 +190,17 @@ def _sha256(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _library(repo: str) -> Iterator[Any]:
-    """The client of the hub, whose errors name the repository."""
+def _library(address: str) -> Iterator[Any]:
+    """The client of the hub, whose errors name the address."""
     library = import_extra("huggingface_hub", "models on the Hugging Face hub", extra="hub")
     try:
         yield library
     except Exception as error:
-        homes = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-        if not homes & {"huggingface_hub", "httpx", "requests"}:
-            raise
+        homes = [kind.__module__ for kind in type(error).__mro__]
+        if not any(home.startswith(("huggingface_hub", "httpx", "requests")) for home in homes):
+            raise  # httpx: also httpx2, which later versions of the client use
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise HubError(
-            f"hf://{repo}: the hub refused or cannot be reached ({reason}); check the name, the "
+            f"{address}: the hub refused or cannot be reached ({reason}); check the name, the "
             "network and HF_ENDPOINT, and log in if the repository is private (hf auth login)"
         ) from error

@@ -40,10 +40,10 @@ def call(hub: Hub, tmp_path: Path) -> Iterator[Any]:
             "PYTHONPATH": str(ROOT),
         }
 
-        def run(*words: str) -> subprocess.CompletedProcess[str]:
+        def run(*words: str, **changes: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 [sys.executable, *words],
-                env=environment,
+                env=environment | changes,
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
@@ -87,6 +87,21 @@ def test_a_model_is_pushed_and_loaded_by_its_address(call: Any, hub: Hub) -> Non
     assert pinned == "True"
     assert "expected model.safetensors with SHA-256" in changed
     assert absent.startswith("hf://me/nothing: the hub") and "hf auth login" in absent
+
+
+def test_a_model_card_edited_on_the_hub_does_not_stop_the_model(call: Any, hub: Hub) -> None:
+    assert call("-c", PUSH).returncode == 0
+    hub.commit("me/wake", "main", {"README.md": b"license: mit"})
+    loaded = call("-c", LOAD, "hf://me/wake")
+    assert loaded.stdout.strip() == "True", loaded.stdout + loaded.stderr
+
+
+@pytest.mark.parametrize("words", [("push", "runs/wake", "me/wake"), ("serve", "hf://me/wake@v2")])
+def test_a_hub_out_of_reach_is_named_with_the_remedy(words: tuple[str, ...], call: Any) -> None:
+    done = call("-m", "pibert", *words, HF_ENDPOINT="http://127.0.0.1:9")
+    assert done.returncode == 2
+    assert f"{words[-1].removeprefix('hf://')}: the hub" in done.stderr, done.stderr
+    assert "HF_ENDPOINT" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_an_upload_needs_an_owner_and_a_name() -> None:

@@ -2,7 +2,7 @@
 
 Flows show vorticity, other fields their first channel. Prediction and truth share the scale of the
 truth, or without truth that of the first predicted frame, so that a diverging rollout does not fade
-the rest. The error is prediction minus truth. With prediction intervals their half-width is shown
+the rest. The error is prediction minus truth, on a scale of at most twice that of the truth. With prediction intervals their half-width is shown
 too; for flows it is the wider one of u and v, since vorticity has no interval. Bodies and unknown
 points are grey.
 
@@ -190,7 +190,10 @@ class Scale:
     def limits(self, row: str) -> tuple[float, float, str]:
         """Lowest and highest value, and the colours."""
         if row == "error":
-            return -max(self.error, 1e-12), max(self.error, 1e-12), ERRORS
+            # Where truth is constant, there is no such limit.
+            most = 2 * max((r[2] for r in self._true), default=0.0) or self.error
+            widest = max(min(self.error, most), 1e-12)
+            return -widest, widest, ERRORS
         if row == "half-width":
             return 0.0, max(self.half, 1e-12), VALUES
         ranges = self._true or ([self._first] if self._first else [(0.0, 1.0, 1.0)])

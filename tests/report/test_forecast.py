@@ -23,7 +23,10 @@ def test_prediction_and_truth_share_the_scale_of_the_truth() -> None:
     low, high, _ = scale.limits("prediction")
     assert scale.limits("truth") == scale.limits("prediction")
     assert -low == high and 2.5 < high <= 3.0
-    assert scale.limits("error")[1] == pytest.approx(48.0, rel=0.05)
+    assert scale.limits("error")[1] == pytest.approx(2 * high)  # of 48: one rollout diverged
+    exact = Scale(description())
+    exact.add(moment(2.5, 2.0))
+    assert exact.limits("error")[1] == pytest.approx(0.5, rel=0.05)
 
 
 def test_flows_show_vorticity_outside_the_body_and_the_error_is_signed() -> None:

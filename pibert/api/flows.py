@@ -312,7 +312,8 @@ def flow(
         mask: True where the fields are known: (y, x) or (time, y, x). NaN is unknown anyway.
         body: True inside a solid body, of the same shapes; or a region such as
             ``circle:0,0,0.5``.
-        channels: Names of the channels of an array; or ``{"u": "Vx"}`` for arrays with other names.
+        channels: Names of all channels of an array; of named arrays, those to use, or
+            ``{"u": "Vx"}`` if they have other names.
         hints: ``dt``, ``dx``, ``dy``, ``unit``, ``length_unit``, ``time_unit``, ``parameters`` ...,
             as for ``read``.
     """
@@ -320,17 +321,17 @@ def flow(
 
     arrays = _arrays(data, name)
     _check_values(arrays)
-    if isinstance(channels, Mapping):
-        hints["channels"] = dict(channels)
-    elif channels is not None:
-        key = next(iter(arrays))
-        hints["channels"] = {our: f"{key}:{index}" for index, our in enumerate(channels)}
+    if channels is not None:
+        hints["channels"] = _named(channels, arrays, hints.get("axes"))
     if isinstance(body, str):
         hints["body"], body = body, None
     found = open_memory(arrays, _hints(hints), name=name)
     masks = {role: _mask(given) for role, given in (("valid", mask), ("body", body))}
     given = {role: mask for role, mask in masks.items() if mask is not None}
-    return _noted(Flow(found.changed(partial(_with_masks, masks=given)) if given else found))
+    made = Flow(found.changed(partial(_with_masks, masks=given)) if given else found)
+    if given:
+        made[0]  # a wrong mask is an error here, not where the flow is used
+    return _noted(made)
 
 
 def join(flows: Sequence[Flow]) -> Flow:
@@ -391,13 +392,22 @@ def _hints(given: Mapping[str, Any]) -> "Hints":
 
 
 def _tuples(name: str, value: Any) -> Any:
-    if name in ("dt", "dx", "dy") and isinstance(value, int):
-        return float(value)
+    if name in ("dt", "dx", "dy") and value is not None:
+        return _number(name, value)
     if name == "parameters" and value is not None:
-        return {key: float(number) for key, number in value.items()}
+        return {key: _number(f"parameter {key}", number) for key, number in value.items()}
     if name in ("flip", "body", "mask") and isinstance(value, str):
         return tuple(value.split(",")) if name == "flip" else (value,)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected a number, found {value!r}") from None
 
 
 def _stated(
@@ -430,6 +440,28 @@ def _arrays(data: Any, name: str) -> Any:
                 "tensor, arrays by name, xarray, or the path of a file"
             )
     return found
+
+
+def _named(
+    channels: Sequence[str] | Mapping[str, str], arrays: Any, axes: str | None
+) -> dict[str, str]:
+    """The part of the arrays that is each channel, by its name."""
+    if isinstance(channels, Mapping):
+        return dict(channels)
+    if isinstance(channels, str) or len(set(channels)) < len(channels):
+        raise ValueError(
+            f"expected channels with different names such as ('u', 'v'), found {channels!r}"
+        )
+    if len(arrays) > 1 or hasattr(arrays, "data_vars"):
+        return {name: name for name in channels}
+    ((key, array),) = arrays.items()
+    places = (axes.index("c"),) if axes and "c" in axes else (-3, -1)
+    if array.ndim > 3 and len(channels) not in [array.shape[place] for place in places]:
+        raise ValueError(
+            f"{key}: expected a name for every channel of an array of shape {array.shape}, found "
+            f"{', '.join(channels)}; choose some of them later: flow.select(channels=...)"
+        )
+    return {our: f"{key}:{index}" for index, our in enumerate(channels)}
 
 
 def _check_values(arrays: Any) -> None:
@@ -481,7 +513,13 @@ def _with_masks(trajectory: Trajectory, *, masks: Mapping[str, Any]) -> Trajecto
                 f"{tuple(masks['valid'].shape)}"
             )
         changes["valid"] = known & masks["valid"]
-    return replace(trajectory, **changes)
+    masked = replace(trajectory, **changes)
+    if known.any() and not masked.known().any():
+        raise ValueError(
+            f"{trajectory.name}: expected points that are known, found none outside mask= and "
+            "body=; a mask is True where the fields are known, a body is True inside"
+        )
+    return masked
 
 
 def _range(values: Sequence[float | None]) -> str:

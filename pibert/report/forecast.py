@@ -1,10 +1,10 @@
 """Pictures and animations of predicted frames beside the true ones: PNG strips, GIF, MP4.
 
 Flows show vorticity, other fields their first channel. Prediction and truth share the scale of the
-truth, or without truth that of the first predicted frame, so that a diverging rollout does not fade
-the rest. The error is prediction minus truth, on a scale of at most twice that of the truth. With prediction intervals their half-width is shown
-too; for flows it is the wider one of u and v, since vorticity has no interval. Bodies and unknown
-points are grey.
+truth, or without truth that of the first predicted frame. The error is prediction minus truth, on a
+scale of at most twice that of the truth. So a diverging rollout does not fade the rest. With
+prediction intervals their half-width is shown too; for flows it is the wider one of u and v, since
+vorticity has no interval. Bodies and unknown points are grey.
 
 Frames of animations are spooled to disk as they come and drawn at the end, when the common scale is
 known. Long series are thinned out, since a GIF is held in memory. MP4 needs ffmpeg.

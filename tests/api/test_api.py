@@ -110,8 +110,12 @@ def test_channels_masks_bodies_and_parameters_are_stated() -> None:
     assert np.isnan(flow.numpy()[:, :, 2, 3]).all()
     named = pibert.flow(array, dx=DX, dy=DY, dt=DT, channels=("u", "v", "T"))
     assert named[0].spec.channels == ("u", "v", "T")
+    by_name = {"u": array[:, 0], "v": array[:, 1], "T": array[:, 2]}
+    some = pibert.flow(by_name, dx=DX, dy=DY, dt=DT, channels=("T", "u"))
+    assert some[0].spec.channels == ("T", "u")
+    assert np.array_equal(some.numpy(), array[:, [2, 0]])
     with refused("(8, 12)", "(4, 8, 12)", "(7, 12)"):
-        waves(4, mask=known[1:])[0]
+        waves(4, mask=known[1:])
     with refused("True and False", "float64", error=TypeError):
         waves(4, mask=known.astype(float))
 
@@ -135,6 +139,13 @@ def test_several_flows_are_one_set() -> None:
         (lambda: pibert.flow([["a"]]), ["expected numbers"]),
         (lambda: pibert.flow({}), ["found none"]),
         (lambda: waves(4, dt=-1.0), ["dt must be positive"]),
+        (lambda: waves(4, dt="0.1 s"), ["dt", "a number", "0.1 s"]),
+        (lambda: waves(4, parameters={"Re": "high"}), ["parameter Re", "a number", "high"]),
+        (lambda: waves(4, channels=("u", "u")), ["different names", "'u', 'u'"]),
+        (lambda: waves(4, channels="uv"), ["different names", "'uv'"]),
+        (lambda: waves(4, channels=("u",)), ["every channel", "(4, 2, 8, 12)", "select"]),
+        (lambda: waves(4, mask=np.zeros((8, 12), bool)), ["known", "found none", "mask="]),
+        (lambda: waves(4, body=np.ones((8, 12), bool)), ["known", "found none", "body="]),
         (lambda: waves(4, scale="5 mm"), ["0.05mm/px", "5 mm"]),
         (lambda: waves(4, spacing=1.0), ["unknown arguments spacing", "dx"]),
         (lambda: pibert.read("nowhere/*.txt"), ["nowhere"]),
@@ -144,6 +155,7 @@ def test_several_flows_are_one_set() -> None:
         (lambda: pibert.flow(np.zeros((0, 2, 8, 12)), dx=1, dy=1, dt=1), ["is empty"]),
         (lambda: waves(4).save("wave.txt"), [".txt", ".h5"]),
         (lambda: pibert.compare("unet", waves(30)), ["a list of models"]),
+        (lambda: pibert.compare([], waves(30)), ["at least one model"]),
         (lambda: pibert.compare(["resnet"], waves(30)), ["resnet", "unet"]),
         (lambda: fit(waves(1)), ["at least 2 frames", "found 1"]),
         (lambda: fit(waves(8), model="unett"), ["unett", "unet"]),

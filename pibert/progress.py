@@ -24,8 +24,12 @@ _FIRST, _EVERY = 10.0, 30.0
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line as it is: brackets are not markup, and the terminal wraps long lines."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    """Print a line as it is: brackets are not markup, and the terminal wraps long lines.
+
+    A notebook does not: lines are wrapped for it.
+    """
+    wraps = not console.is_jupyter
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=wraps)
 
 
 def digits(value: float | None) -> str:

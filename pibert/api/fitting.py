@@ -295,6 +295,8 @@ def _candidates(models: Sequence[str | Path | Model], experiment: "Experiment") 
     if isinstance(models, str | Path | Model):
         raise TypeError(f"expected a list of models, found {models!r}; write [...] around it")
     found: dict[str, Any] = {}
+    if not models:
+        raise ValueError("expected at least one model to compare, found an empty list")
     for each in models:
         if isinstance(each, str) and each.partition(":")[0] in MODELS:
             name, _, preset = each.partition(":")

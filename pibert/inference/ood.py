@@ -174,8 +174,7 @@ class OODDetector:
             "ood-unresolved",
             f"no input can be flagged as out of distribution: {self.count} calibration units give "
             f"p-values from {self.lowest:.3g} up, above the accepted rate of {RATE:g}",
-            f"{self.remedy}, or accept a rate of {self._lowest_rounded:g} (false_alarms; "
-            "--false-alarms)",
+            f"{self.remedy}, or accept a rate of {self._lowest_rounded:g} (--false-alarms)",
         )
 
     def detect(

@@ -279,10 +279,15 @@ def _keep_spacing(module: PhysicsBias, _: object) -> None:
     expected = torch.tensor([module.spec.grid.dy, module.spec.grid.dx]).to(module.spacing)
     if not torch.allclose(module.spacing, expected, rtol=1e-6, atol=0.0):
         warn(
-            f"the weights belong to a grid of spacing (dy, dx) = {module.spacing.tolist()}, but "
-            f"this model has {expected.tolist()} and keeps it; calibrate the model on its data"
+            "the weights belong to a grid of spacing (dy, dx) = "
+            f"{_digits(module.spacing)}, but this model has {_digits(expected)} and keeps it; "
+            "calibrate the model on its data"
         )
         module.spacing.copy_(expected)
+
+
+def _digits(values: Tensor) -> str:
+    return f"({', '.join(f'{value:.4g}' for value in values.tolist())})"
 
 
 def _per_point(mask: Tensor, shape: tuple[int, int, int]) -> Tensor:

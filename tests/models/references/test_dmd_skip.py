@@ -1,6 +1,7 @@
 """Models that correct the frame of DMD: exact on linear flows, in units of its error."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -30,12 +31,11 @@ def batches(states: Tensor) -> list[Batch]:
     return list(batches_of(states, SPEC, NORMALIZER, history=1, size=8))
 
 
-def build(name: str, modes: int = 6) -> torch.nn.Module:
-    model: torch.nn.Module = build_model(name, preset="small", spec=SPEC, dmd_modes=modes).double()
-    return model
+def build(name: str, modes: int = 6) -> Any:
+    return build_model(name, preset="small", spec=SPEC, dmd_modes=modes).double()
 
 
-def skip_of(model: torch.nn.Module) -> DMDSkip:
+def skip_of(model: Any) -> DMDSkip:
     skip = model.dmd_skip
     assert isinstance(skip, DMDSkip)
     return skip

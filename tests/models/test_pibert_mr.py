@@ -129,7 +129,7 @@ def test_deeper_levels_share_weights() -> None:
     [({}, False), ({"heads": 4}, True), ({"fourier_modes": 2}, True)],
 )
 def test_only_attention_and_the_multiplier_reach_distant_points(
-    options: dict[str, int], reaches_far: bool
+    options: dict[str, Any], reaches_far: bool
 ) -> None:
     model = make((32, 32), **({"heads": 0, "fourier_modes": 0, "cycles": 1, "levels": 1} | options))
     x, vector = draw(1, 2, 32, 32), draw(1, 1)

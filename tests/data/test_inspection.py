@@ -301,6 +301,20 @@ def test_zeros_of_the_flow_are_not_missing_vectors(states: Tensor) -> None:
     assert "zero vectors" not in topics(inspect(recorded(flow(states))))
 
 
+def test_the_repeated_end_of_a_periodic_box_is_found() -> None:
+    def found(states: Tensor) -> set[str]:
+        wave = flow(states)
+        grid = replace(wave.spec.grid, sides=Sides(left=Boundary.PERIODIC, right=Boundary.PERIODIC))
+        return topics(inspect(recorded(replace(wave, spec=replace(wave.spec, grid=grid)))))
+
+    x = torch.linspace(0, 2 * torch.pi, 33)[None, :] + torch.arange(6)[:, None, None]
+    y = torch.linspace(0, 1, 20)[:, None]
+    states = torch.stack([x.sin() * y, x.cos() * y**2], 1)
+    assert "repeated end" in found(states)
+    assert "repeated end" not in found(states[..., :-1])
+    assert "repeated end" not in topics(inspect(recorded(flow(states))))
+
+
 def test_zeros_in_the_cells_of_an_openfoam_case_are_fluid() -> None:
     measured = flow(with_a_body_of_zeros())
     converted = replace(measured, local={"kind": "openfoam"})

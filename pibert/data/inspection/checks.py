@@ -383,6 +383,16 @@ def _points(facts: Survey) -> Iterator[Finding]:
             "nothing: training, scores and calibration exclude them",
         )
     yield from _zeros(facts)
+    for axis, side, kept in (("x", facts.sides[0], "columns"), ("y", facts.sides[2], "rows")):
+        if axis in facts.repeated_ends and side == "periodic":
+            yield Finding(
+                "repeated end",
+                f"the last {kept[:-1]} equals the first, and {axis} is periodic",
+                "a periodic grid leaves out the end, which repeats the start: derivatives and the "
+                "length of the domain are wrong",
+                f"leave it out: pibert convert {shlex.quote(facts.path)} CUT.h5 --crop {kept}=:-1; "
+                "then state again what is periodic: pibert convert CUT.h5 OUT.h5 --sides periodic",
+            )
     if facts.outliers is not None and facts.outliers > _OUTLIERS:
         yield Finding(
             "outliers",

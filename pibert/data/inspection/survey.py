@@ -159,6 +159,7 @@ class Tally:
         self.base: Tensor | None = None
         self.sums = torch.zeros(3, c, dtype=torch.float64)
         self.counts: Counter[str] = Counter()
+        self.repeats = {"x": True, "y": True}
         self.moving = velocity_channels(like.spec.channels)
         # Derivatives need units of one system.
         units = like.length_unit, like.time_unit
@@ -195,6 +196,8 @@ class Tally:
             known = known & finite.all(1)
             fields = torch.where(known[:, None], fields, 0.0)
             self._add_values(fields[new].movedim(1, 0)[:, known[new]])
+            for dim, axis in enumerate("yx", start=-2):
+                self.repeats[axis] &= _repeats_end(fields, dim)
             zeros += _zero_regions(fields[:, self.moving], known)[new].sum(0)
             vectors += known[new].sum(0)
             if len(fields) > 1 and known.any():  # frames without a value are not the same
@@ -257,6 +260,7 @@ class Tally:
             "zeros_static": counts["zeros_static"],
             "zeros_varying": counts["zeros_varying"] / max(1, counts["known"]),
             "repeated": counts["repeated"],
+            "repeated_ends": tuple(axis for axis, repeats in self.repeats.items() if repeats),
             "pairs": counts["pairs"],
             "outliers": counts["outliers"] / counts["tested"] if counts["tested"] else None,
             "divergence": _divergence_facts(self.fine, self.averaged),
@@ -283,6 +287,13 @@ def _zero_regions(fields: Tensor, known: Tensor) -> Tensor:
         if torch.equal(grown, region):
             return region
         region = grown
+
+
+def _repeats_end(fields: Tensor, dim: int) -> bool:
+    """Return whether the last points along a dimension have the values of the first."""
+    first, second, last = (fields.select(dim, index) for index in (0, 1, -1))
+    near = 1e-5 * float(first.abs().max())
+    return bool((last - first).abs().max() <= near < (second - first).abs().max())
 
 
 def _fill_value(values: Tensor) -> float | None:
@@ -341,6 +352,8 @@ class Survey:
     repeated: int
     """Pairs of identical neighbouring frames."""
     pairs: int
+    repeated_ends: tuple[str, ...]
+    """Axes along which the last row or column equals the first in all frames read."""
     outliers: float | None
     """Share of vectors that ``outliers.flag_outliers`` flags."""
     divergence: DivergenceFacts | None

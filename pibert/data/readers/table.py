@@ -142,7 +142,8 @@ def _columns(
     if _FILLED not in hints.channels.values():
         plain = [name.strip().lower() for name in table.names]
         names = [_FILLED if own == _FILLED else our for our, own in zip(names, plain, strict=True)]
-    columns, others, notes = [], [], []
+    columns: list[_Column] = []
+    others, notes = [], []
     if not table.named and any("@" in line for line in table.comments[-1:]):
         raise SourceError(
             f"{path}: expected a name for each of the {len(names)} columns, found the header "

@@ -135,8 +135,8 @@ def test_dimension_scales_give_the_order_of_axes_of_equal_length(tmp_path: Path)
         for name, values in {"time": [0.0, 1.0], "x": [0.0, 1.0, 2.0], "y": [5.0, 6, 7]}.items():
             file[name] = np.array(values)
             file[name].make_scale(name)
-        for name, values in {"u": u, "v": u + 100}.items():
-            file[name] = values
+        for name, field in {"u": u, "v": u + 100}.items():
+            file[name] = field
             for axis, scale in enumerate(("time", "x", "y")):
                 file[name].dims[axis].attach_scale(file[scale])
     flow = hdf5.open_recordings(tmp_path / "flow.h5")[0]

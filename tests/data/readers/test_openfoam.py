@@ -105,7 +105,8 @@ def test_times_before_zero_come_first(tmp_path: Path) -> None:
     write_case(tmp_path, X, Y, {name: vectors(t) for name, t in names.items()})
     (flow,) = openfoam.open_recordings(tmp_path)
     assert flow.time.tolist() == [-0.05, 0.0, 0.05]
-    expected = velocity(*np.meshgrid(X, Y), -0.05)[0]
+    x, y = np.meshgrid(X, Y)
+    expected = velocity(x, y, -0.05)[0]
     np.testing.assert_allclose(flow.read()[0, 0].numpy(), expected, rtol=1e-5)
 
 

@@ -300,15 +300,18 @@ def test_codes_of_missing_values_are_missing_and_noted(
 ) -> None:
     flow, (x, y) = fields(), np.meshgrid(X, Y)
     flow["u"][[0, 5], 2, 3] = code
+    flow["u"][4] = code  # a whole frame
     named = {**flow, **AXES}
     if scattered:
         named = {name: values.reshape(6, -1) for name, values in flow.items()}
         named |= {"x": x.ravel(), "y": y.ravel(), "t": T}
     recordings = saved(tmp_path, **named)
     (trajectory,) = recordings
-    assert (~trajectory.known()).nonzero().tolist() == [[0, 2, 3], [5, 2, 3]]
+    known = trajectory.known()
+    assert not known[4].any()
+    assert (~known[[0, 1, 2, 3, 5]]).nonzero().tolist() == [[0, 2, 3], [4, 2, 3]]
     assert any(f"u {code:g}" in note for note in recordings.notes)
-    torch.testing.assert_close(trajectory.read()[1:5, 0], torch.from_numpy(flow["u"][1:5]))
+    torch.testing.assert_close(trajectory.read()[1:4, 0], torch.from_numpy(flow["u"][1:4]))
 
 
 def test_values_that_look_like_codes_are_kept_among_values_of_their_size(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def find_fill_codes(fields: np.ndarray) -> np.ndarray:
     """Return where fields (t, c, ...) have the code of a missing value, as a mask.
 
     A code is far outside the range of the other values of its frame: further than ten times this
-    range.
+    range; or all values of a frame are codes.
     """
     if not (np.abs(fields) >= np.abs(_FILL_CODES).min()).any():
         return np.zeros(fields.shape, bool)
@@ -60,7 +60,7 @@ def find_fill_codes(fields: np.ndarray) -> np.ndarray:
     for index in np.argwhere(coded.any(tuple(range(2, fields.ndim)))):
         frame, codes = fields[tuple(index)], coded[tuple(index)]
         others = frame[~codes & np.isfinite(frame)]
-        low, high = (others.min(), others.max()) if len(others) else (-np.inf, np.inf)
+        low, high = (others.min(), others.max()) if len(others) else (0, 0)
         codes &= np.maximum(low - frame, frame - high) > 10 * (high - low)
     return coded
 

@@ -131,12 +131,12 @@ def _keeping(flow: Flow, experiment: "Experiment", folder: Path) -> Iterator[Non
         return
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    flow.save(path)
     try:
+        flow.save(path)
         yield
     except BaseException:
-        if list(folder.iterdir()) == [path]:
-            path.unlink()
+        if set(folder.iterdir()) <= {path}:
+            path.unlink(missing_ok=True)
             for each in made:
                 each.rmdir()
         raise

@@ -182,6 +182,18 @@ def test_a_logger_that_is_not_installed_leaves_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_flows_that_cannot_be_kept_leave_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(flow: pibert.Flow, path: Path) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(pibert.Flow, "save", full)
+    with refused("No space left", error=OSError):
+        fit(waves(8), out="runs/new")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_notes_name_arguments_in_place_of_options() -> None:
     assert in_python("give it (--pulse-delay 27us)") == "give it (pulse_delay=27us)"
     assert in_python("state it with --family NAME") == "state it with family=NAME"

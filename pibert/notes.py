@@ -16,7 +16,7 @@ from typing import Literal
 
 Severity = Literal["info", "warning"]
 
-_COMMAND = re.compile(r"(pibert [a-z]+ [^;,()]*)")
+_COMMAND = re.compile(r"((?:pibert|python -m) [a-z][\w.]* [^;,()]*)")
 _SETTING = re.compile(r"--set ([\w.]+)=([\w.:]*\w)")
 _FLAG = re.compile(r"--(no-)?(over(?:write|ride-(?:units|metadata))|fill-masked|flag-outliers)\b")
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)( (?=[A-Z\d]|\w+/\w))?")

@@ -211,8 +211,11 @@ def test_notes_name_arguments_in_place_of_options() -> None:
     assert in_python("(--no-flag-outliers)") == "(flag_outliers=False)"
     assert in_python("--fill-masked fills them") == "fill_masked=True fills them"
     assert in_python("calibrate on others: --data FILE") == "calibrate on others: flow=FLOW"
-    whole = "or pibert convert --parameter viscosity=NUMBER"
-    assert in_python(whole) == whole
+    for whole in (
+        "pibert convert --parameter Re=NUMBER",
+        "python -m studies.x tube --out F",
+    ):
+        assert in_python(f"or {whole}") == f"or {whole}"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ deviation in the training data. Smaller is better. *Ratio* is the error of the m
 the best interpolation.
 
 The reconstruction starts from POD modes of the training fields (`model.options.fill_modes`), and
-the transformer corrects it. `modes` is only this start (gappy POD); it learns from the same
+the transformer corrects it. `modes` is this start by itself (gappy POD); it learns from the same
 fields as the model and does not count as interpolation. The difference between the first two
 columns is what the transformer adds. For a simulated measurement the true flow is known. The
 measurement itself has noise that neighbouring vectors share, which interpolation at single points

@@ -158,7 +158,7 @@ def _check_below(
             if limit is not None and count > MOST_OBJECTS:
                 raise HDF5Error(
                     f"{path}: expected at most {MOST_OBJECTS} objects, found more; send a file "
-                    "with only the flow"
+                    "that holds nothing but the flow"
                 )
             try:
                 found = h5py.h5o.open(group.id, name)

@@ -100,7 +100,7 @@ def fit_recording(
         raise ValueError(
             f"trajectory {trajectory.name!r}: expected the series {', '.join(spec.state)} of the "
             f"structure, which the model reads, found {found}; add them to the recording, or take "
-            "a model of only the flow"
+            "a model of the flow without the structure"
         )
     fields = spec.of_fields.channels
     if any(name not in trajectory.spec.channels for name in fields):

@@ -279,8 +279,9 @@ def free_run_spectra(data: DatasetResults) -> Plot | None:
         ax.axvline(peak, color="0.7", lw=0.8, zorder=0)
     caption = (
         f"{_origin(data, models, whole=True)} Mean over {len(first['probes'])} probes, Hann "
-        "window; (b) predicted over true. Vertical line: the highest peak of the truth. The runs "
-        "see no true frame after their start, so a peak in the right place is the model's own."
+        "window; (b) predicted over true, from 0.01 to 100. Vertical line: the highest peak of "
+        "the truth. The runs see no true frame after their start, so a peak in the right place is "
+        "the model's own."
     )
     return Plot(figure, caption)
 

@@ -110,10 +110,10 @@ def power_spectra(data: DatasetResults) -> Plot | None:
         _mark_bands(ax, np.linspace(0, ax.get_xlim()[1], 4).tolist())
     caption = (
         f"Density of {series.label} in {data.trajectory(0)}, mean over {len(series.probes)} "
-        "probes, Hann window; (b) predicted over true. The bands are thirds of the frequencies, "
-        "for which the table has ratios. Every frame is predicted from the true frame before "
-        "it: persistence, which repeats the truth one step late, is correct by construction, and "
-        "the frequencies of a rollout are not shown."
+        "probes, Hann window; (b) predicted over true, from 0.01 to 100. The bands are thirds of "
+        "the frequencies, for which the table has ratios. Every frame is predicted from the true "
+        "frame before it: persistence, which repeats the truth one step late, is correct by "
+        "construction, and the frequencies of a rollout are not shown."
     )
     return Plot(figure, caption)
 

@@ -129,8 +129,9 @@ def training(data: DatasetResults) -> Table | None:
     ]
     caption = (
         "Models trained here see the same number of samples to within half an epoch, repetitions "
-        "and pretraining included. The epoch is chosen on the validation split; if the best epoch "
-        f"is the last one, more training might help.{shared_device_text(data)}"
+        "and pretraining included; a rollout counts as often as it calls the model. The epoch is "
+        "chosen on the validation split; if the best epoch is the last one, more training might "
+        f"help.{shared_device_text(data)}"
     )
     return table_of(data, "training", "Training", caption, columns)
 

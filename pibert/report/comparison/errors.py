@@ -33,7 +33,7 @@ from pibert.report.figures import LARGE, SMALL, with_unit
 
 SCORES = ("lpcc", "r2")
 """Metrics of which 1 is perfect: figures show the distance to it."""
-_GROUPS: tuple[dict[str, Any], ...] = tuple(
+GROUP_STYLES: tuple[dict[str, Any], ...] = tuple(
     {"color": colour, "marker": marker, "ms": 4.2, "ls": "", "zorder": 3}
     for marker, colour in zip(
         "osD^vP<X>*",
@@ -83,7 +83,9 @@ def draw_dots(
     for row in range(0, len(models), 2):
         ax.axhspan(row - 0.5, row + 0.5, color="0.965", lw=0, zorder=0)
     handles, known = [], []
-    for number, (group, style) in enumerate(zip(groups, itertools.cycle(_GROUPS), strict=False)):
+    for number, (group, style) in enumerate(
+        zip(groups, itertools.cycle(GROUP_STYLES), strict=False)
+    ):
         shift = 0.7 * ((number + 0.5) / len(groups) - 0.5)
         for row, model in enumerate(models):
             dot = dot_of(data, model, group)

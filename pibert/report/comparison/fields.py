@@ -150,7 +150,7 @@ def overview(data: DatasetResults, name: str = "median") -> Plot | None:
         figure.colorbar(mapped, cax=inside, orientation="horizontal", extend=extend)
         inside.set_title(title, fontsize=NORMAL, pad=2)
         inside.tick_params(labelsize=SMALL, length=2, pad=1)
-        inside.locator_params(nbins=5)
+        inside.locator_params(nbins=4)
     caption = (
         f"{frame_text(data, picked)} {label} of the truth and of {len(models)} models by rank, "
         "with signed errors (prediction minus truth) on a common scale, which ends at the median "

@@ -122,7 +122,12 @@ def protocol(results: Mapping[str, Any], datasets: Sequence[DatasetResults]) -> 
         ("Seeds", f"{', '.join(map(str, plan['seeds']))}; predictors without training run once"),
         ("Selection", f"epoch with the lowest {monitored(results)} on the validation split"),
         ("Test", "scored once, at the end; every frame is predicted from true frames before it"),
-        ("Rollouts", f"{rollouts['steps']} frames from {rollouts['starts']} starts"),
+        (
+            "Rollouts",
+            f"{rollouts['steps']} frames from {rollouts['starts']} starts"
+            if rollouts["steps"]
+            else "none",
+        ),
         ("Reference", f"{plan['reference']}; its error selects the frames shown: {rule}"),
         ("Precision", str(plan["hardware"]["precision"])),
         ("Hardware", "; ".join(devices) or "not recorded"),

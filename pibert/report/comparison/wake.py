@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pibert.evaluation.geometry import locate, nearest_cell
 from pibert.evaluation.regions import stations
-from pibert.report.comparison.errors import draw_dots
+from pibert.report.comparison.errors import GROUP_STYLES, draw_dots
 from pibert.report.comparison.fields import (
     PICKS,
     VORTICITY,
@@ -40,7 +40,7 @@ from pibert.report.comparison.plots import (
 )
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Metric
-from pibert.report.figures import LARGE, NORMAL, SMALL, add_bar, show
+from pibert.report.figures import LARGE, NORMAL, add_bar, show
 
 _LINES = 4
 """Models whose lines can be distinguished in one panel."""
@@ -117,7 +117,7 @@ class _Lines:
         for ax, across in zip(axes, (label, "error"), strict=True):
             frame(ax, x=across, grid=False)
             ax.margins(y=0.01)
-            ax.locator_params(axis="x", nbins=4)
+            ax.locator_params(axis="x", nbins=3)
 
     def draw_along(self, axes: np.ndarray, quantity: str) -> None:
         """The line along the stream, and the errors of the models, with marks at the slices."""
@@ -138,18 +138,10 @@ class _Lines:
         add_bar(ax, show(ax, layer, self.grid, *layer.scale()))
         frame(ax, title, grid=False)
         label_axes(ax, self.data)
-        for cut in self.cuts.slices:
+        for cut, style in zip(self.cuts.slices, GROUP_STYLES, strict=False):
             ax.axvline(self.x[cut.column], color="white", linewidth=1.2)
-            ax.annotate(
-                cut.label.replace(" ", "\n"),
-                (self.x[cut.column], 0.02),
-                (-2, 0),  # points; to the left, since the last column may be that of the view
-                xycoords=ax.get_xaxis_transform(),
-                textcoords="offset points",
-                color="white",
-                fontsize=SMALL,
-                ha="right",
-            )
+            own = style | {"mec": "white", "transform": ax.get_xaxis_transform()}
+            ax.plot(self.x[cut.column], 0.05, **own, clip_on=False)
         ends = [self.x[self.cuts.first], self.x[-1]]
         ax.plot(ends, [self.y[self.cuts.row]] * 2, color="#ff4d4d", linewidth=1.2)
 
@@ -186,10 +178,11 @@ def multiscale(data: DatasetResults) -> Plot | None:
             frame(ax, f"{letter}  {title} on the {cuts.line}", x=x, y=y, grid=False)
     _line_legend(figure, data, models)
     caption = (
-        f"{frame_text(data, picked)} (a) {label} with three columns (white) and the {cuts.line} "
-        f"(red, y = {lines.y[cuts.row]:.2g}); (b) relative L2 error along the columns, mean over "
-        f"all {data.facts['test_frames']} test frames, models by rank; below, the {cuts.line} of "
-        "this frame and the errors on it (prediction minus truth), columns as grey lines."
+        f"{frame_text(data, picked)} (a) {label} with three columns (white, marked as in b) and "
+        f"the {cuts.line} (red, y = {lines.y[cuts.row]:.2g}); (b) relative L2 error along the "
+        f"columns, mean over all {data.facts['test_frames']} test frames, models by rank; below, "
+        f"the {cuts.line} of this frame and the errors on it (prediction minus truth), columns as "
+        "grey lines."
         f"{interval_text(data)}"
     )
     return Plot(figure, caption)

@@ -36,7 +36,8 @@ def claim_folder(comparison: Comparison, out: Path) -> None:
 def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
     """Refuse a folder that holds another comparison; returns the content to store.
 
-    Candidates, data sets and seeds may be added or left out, and the paper's numbers may be shown.
+    Candidates, data sets and seeds may be added or left out; the paper's numbers may be shown, and
+    another model tested.
     Other shared settings must not change, nor a candidate or a data set under its old name.
     """
     path, plain = out / NAME, dict(config.as_plain(comparison))
@@ -53,7 +54,7 @@ def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
                     )
             plain[what] = {**stored[what], **plain[what]}
         added = {own.name: own.default for own in fields(Comparison) if "added" in own.metadata}
-        for name in sorted(set(plain) - {"candidates", "data", "seeds", "published"}):
+        for name in sorted(set(plain) - {"candidates", "data", "seeds", "published", "tested"}):
             before = _upgraded(stored.get(name, added.get(name)), kinds[name])
             if name == "rollout" and not before["free_run"] and "windows" not in stored[name]:
                 before["free_run"] = plain[name]["free_run"]  # off by default in those versions

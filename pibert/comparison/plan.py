@@ -301,7 +301,8 @@ def experiment_of(
     if epochs < 1:
         raise ValueError(
             f"{comparison.samples} samples are too few for {job.candidate!r}: an epoch has "
-            f"{train_samples}, and pretraining needs one of its own; raise samples"
+            f"{train_samples} on {job.data!r}, and pretraining needs one of its own; raise samples "
+            "or leave the model out"
         )
     return Experiment(
         data=comparison.data[job.data],

@@ -142,6 +142,16 @@ def short(tmp_path: Path, quick: None) -> Comparison:
     return comparison_of(data, candidates=few, seeds=(0,), samples=1)
 
 
+def test_a_budget_too_small_for_one_model_is_refused_before_any_is_trained(
+    short: Comparison, tmp_path: Path
+) -> None:
+    pretrained = replace(short.candidates["fno2d"], pretraining=0.2)
+    plan = replace(short, candidates={**short.candidates, "pretrained": pretrained})
+    with pytest.raises(ValueError, match="1 samples are too few for 'pretrained'.*'waves'"):
+        carry_out(plan, tmp_path / "out", MemoryWatcher())
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_run_that_failed_before_it_began_is_tried_again(
     short: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -263,6 +263,13 @@ def test_the_papers_numbers_may_be_shown_beside_results_that_exist(tmp_path: Pat
     assert refuse_other(shown, tmp_path)["published"] == {"waves": "cylinder-real"}
 
 
+def test_another_model_may_be_tested_on_results_that_exist(tmp_path: Path) -> None:
+    plan = comparison_of(DATA)
+    (tmp_path / "comparison.json").write_text(json.dumps(config.as_plain(plan)))
+    other = replace(plan, tested="fno2d")
+    assert refuse_other(other, tmp_path)["tested"] == "fno2d"
+
+
 def test_a_folder_of_models_that_learned_with_noise_refuses_a_plan_without(tmp_path: Path) -> None:
     plan = comparison_of(DATA)
     noisy = replace(plan, noise=0.05)

@@ -99,7 +99,7 @@ def displacements(data: DatasetResults) -> Plot | None:
     order = sorted(range(len(rows)), key=lambda n: rows[n]["parameters"].get(REDUCED_VELOCITY, 0.0))
     count = min(_FLOWS, len(order))
     shown = [order[n] for n in np.linspace(0, len(order) - 1, count).round().astype(int)]
-    figure, axes = sheet(10.4, 1.5 * count + 0.8, count, 3, width_ratios=(2, 2, 1))
+    figure, axes = sheet(10.4, 1.5 * count + 0.8, count, 3, width_ratios=(5, 4, 2))
     has_intervals = False
     for (left, right, portrait), number in zip(axes, shown, strict=True):
         right.axhline(0.0, color="0.5", lw=0.6)

@@ -26,8 +26,9 @@ _ORDER = "yxtcb"
 _CLASSES = {"double": "f8", "single": "f4", "logical": "b1", "char": "U1"}
 _CLASSES |= {f"int{8 * size}": f"i{size}" for size in (1, 2, 4, 8)}
 _CLASSES |= {f"uint{8 * size}": f"u{size}" for size in (1, 2, 4, 8)}
-_PIVLAB = {"u_original", "u_filtered", "typevector_original", "typevector_filtered"}
-_PIVLAB |= {"resultslist", "pivlab_data"}
+PIVLAB = {"u_original", "u_filtered", "typevector_original", "typevector_filtered"}
+PIVLAB |= {"resultslist", "pivlab_data"}
+"""Variables of PIVlab, one of which is in each of its files."""
 
 
 def recognise(path: Path) -> bool:
@@ -37,7 +38,7 @@ def recognise(path: Path) -> bool:
     if is_hdf5(path) and not is_matlab_hdf5(path):
         return False
     try:
-        return not _PIVLAB & {variable.key for variable in _survey(path)}
+        return not PIVLAB & {variable.key for variable in _survey(path)}
     except (ValueError, ImportError):
         # The file is damaged, or scipy is missing: opening it reports that.
         return True

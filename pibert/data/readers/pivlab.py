@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 
 from pibert.data.hdf5 import check_dataset, is_hdf5, open_hdf5
-from pibert.data.readers.matlab import call_scipy
+from pibert.data.readers.matlab import PIVLAB, call_scipy
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming, reading
 from pibert.data.readers.shared.grids import on_uniform_grid
 from pibert.data.readers.shared.interpolation import percent
@@ -31,7 +31,7 @@ from pibert.fields import Trajectory
 
 _NEEDED = {"x", "y", "u_original", "v_original"}
 _DATA, _SETTINGS = "pivlab_data", "pivlab_settings"
-_SESSIONS = ({"resultslist", "calxy"}, {_DATA, _SETTINGS})
+_SESSION = {"resultslist", _DATA}
 _ROWS = {
     **{"x": 0, "y": 1, "u_original": 2, "v_original": 3, "typevector_original": 4},
     **{"u_filtered": 6, "v_filtered": 7, "typevector_filtered": 8, "correlation": 11},
@@ -50,13 +50,13 @@ UPRIGHT = (
 
 
 def recognise(path: Path) -> bool:
-    return path.is_file() and any(set(_names(path)) >= names for names in (_NEEDED, *_SESSIONS))
+    return path.is_file() and bool(PIVLAB & set(_names(path)))
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     names = _names(path)
     cells = None
-    if not _NEEDED <= set(names) and any(kind <= set(names) for kind in _SESSIONS):
+    if not _NEEDED <= set(names) and _SESSION & set(names):
         cells = _read_session(path)
         names = list(cells)
     if missing := [name for name in (*_NEEDED, *hints.channels.values()) if name not in names]:

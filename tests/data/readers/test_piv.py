@@ -373,6 +373,15 @@ def test_pivlab_sessions_without_calibration_or_results(tmp_path: Path) -> None:
             open_recordings(path)
 
 
+def test_a_session_cut_in_the_middle_is_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    rows = [*(sample()[name] for name in "xyuv"), KINDS, *[np.empty((0, 0))] * 7]
+    write_pivlab_session(path, [rows], {"calxy": 1.0}, v73=False)
+    path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(SourceError, match=r"a\.mat: .*get a new copy"):
+        open_recordings(path)
+
+
 @pytest.mark.parametrize("v73", [False, True])
 def test_pivlab_sessions_of_displacements_are_not_velocities(tmp_path: Path, v73: bool) -> None:
     field, empty = sample(), np.empty((0, 0))

@@ -1,6 +1,7 @@
 """Regions marked as body or as invalid, flips and rotations."""
 
 import pickle
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,12 @@ def test_an_image_of_the_grid_size_marks_pixel_by_pixel(
     text = picture(tmp_path / "mask.png", marked, white, mode)
     assert torch.equal(covered(text), torch.from_numpy(marked))
     assert torch.equal(covered(f"dark:{text}"), torch.from_numpy(~marked))
+
+
+def test_a_black_image_covers_nothing(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not covered(picture(tmp_path / "mask.png", np.zeros(GRID.shape, bool))).any()
 
 
 def test_a_larger_image_marks_cells_covered_by_half(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def _read_image(option: str, path: Path) -> Bool[Tensor, "y x"]:
             f"{option} {path}: not an image that can be read ({error}); expected {FORMS}; images "
             f"are {', '.join(_IMAGES)}"
         ) from None
-    share = values / max(values.max(), 1e-300)
+    share = values / (values.max() or 1.0)
     if float(((share > 0.25) & (share < 0.75)).mean()) > _GREY:
         raise ValueError(f"{option} {path}: it has shades of grey; save it in black and white")
     return torch.from_numpy(np.ascontiguousarray((share > 0.5)[::-1]))

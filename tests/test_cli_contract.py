@@ -111,6 +111,15 @@ def test_usage_errors_exit_with_2_and_all_codes_are_documented() -> None:
     assert re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE) == ["0", "1", "2", "130", "143"]
 
 
+def test_an_option_that_takes_one_value_is_refused_if_it_is_given_twice(tmp_path: Path) -> None:
+    result = run("convert", "a.h5", str(tmp_path / "b.h5"), "--flip", "x", "--flip", "u")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: --flip takes one value, found 2; give it once")
+    # Repeatable options, and marks that are on already, are not concerned.
+    words = ("--parameter", "Re=1", "--parameter", "a=2", "--overwrite", "--overwrite")
+    assert "no such file" in run("convert", "a.h5", str(tmp_path / "b.h5"), *words).stderr
+
+
 # Completion
 
 

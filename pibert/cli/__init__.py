@@ -7,12 +7,13 @@ import re
 import sys
 import traceback
 import warnings
+from collections import Counter
 from inspect import getdoc
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from pibert import stopping
 from pibert.cli import (
@@ -135,6 +136,22 @@ def _message(error: Exception) -> str:
     return " ".join(line.strip() for line in text.splitlines())
 
 
+class _Command(TyperCommand):
+    """Refuses an option that is given twice, where the last value would silently replace others."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:  # completion
+            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            for parameter, count in Counter(given).items():
+                is_option = parameter.param_type_name == "option"
+                if count > 1 and is_option and not (parameter.multiple or parameter.is_flag):
+                    raise ValueError(
+                        f"{parameter.opts[0]} takes one value, found {count}; give it once (lists "
+                        "have commas)"
+                    )
+        return super().parse_args(ctx, args)
+
+
 class _App(typer.Typer):
     """Also handles interrupts while commands are set up and options are parsed."""
 
@@ -199,4 +216,4 @@ for _panel, _commands in _COMMANDS.items():
         else:
             # One line per paragraph: the terminal wraps it.
             _help = re.sub(r"(?<!\n)\n(?!\n)", " ", getdoc(_command) or "")
-            app.command(_name, rich_help_panel=_panel, help=_help)(_command)
+            app.command(_name, cls=_Command, rich_help_panel=_panel, help=_help)(_command)

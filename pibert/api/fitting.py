@@ -63,6 +63,12 @@ def fit(
     from pibert.experiments.summary import headline, notes_on
     from pibert.progress import TrainingProgress, is_first_process, say
 
+    class Progress(TrainingProgress):
+        """Its notes name arguments."""
+
+        def say(self, text: str) -> None:
+            super().say(in_python(text))
+
     flow = as_flow(data)
     if isinstance(start, Model):
         start = start.saved_in("be a start")
@@ -79,7 +85,7 @@ def fit(
     console = Console(quiet=quiet or not is_first_process())
     with collecting(_printed(console)) as notes:
         folder, experiment = _place(flow, model or _name_of(start), texts, out, notes)
-        with _keeping(flow, experiment, folder), TrainingProgress(console) as progress:
+        with _keeping(flow, experiment, folder), Progress(console) as progress:
             try:
                 finished = run(experiment, folder, reporter=progress)
             except KeyboardInterrupt:

@@ -207,7 +207,8 @@ def _mean_values(sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry
 def stations(body: Bool[Tensor, "y x"] | None, grid: Grid) -> dict[str, int]:
     """Columns for profiles by name: behind a body, or the paper's without one."""
     if body is None or not bool(body.any()):
-        return {f"column {n}": paper_column(n, grid.shape[1]) for n in PAPER_COLUMNS}
+        columns = (paper_column(number, grid.shape[1]) for number in PAPER_COLUMNS)
+        return {f"column {column}": column for column in columns}
     box = locate(body[None], grid)
     return {name.replace("_", " "): int(column_downstream(box, name, grid)) for name in DOWNSTREAM}
 

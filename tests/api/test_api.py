@@ -311,6 +311,12 @@ def test_five_frames_fit_with_a_clear_statement_of_what_is_possible(
         few.evaluate()
 
 
+def test_notes_of_a_fit_name_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    fit([waves(8, name=name) for name in "abc"], epochs=1, quiet=False)
+    text = capsys.readouterr().out
+    assert 'settings={"data.split_seed": "1"}' in text.replace("\n", " ") and "--set" not in text
+
+
 def test_a_model_is_trained_further_and_compared(trained: pibert.Model) -> None:
     tuned = fit(waves(), start=trained.path, settings={}, epochs=1, model=None)
     assert tuned.card["model"] == trained.card["model"]

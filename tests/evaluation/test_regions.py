@@ -17,8 +17,9 @@ from pibert.evaluation.regions import (
     VelocityGradients,
     WakeLine,
     differentiate,
+    stations,
 )
-from pibert.fields import Normalizer
+from pibert.fields import Grid, Normalizer
 from pibert.physics import derivatives
 from tests.evaluation.masked_frames import (
     MIXED,
@@ -243,3 +244,8 @@ def test_the_wake_line_is_the_row_of_the_centre_behind_the_body() -> None:
 )
 def test_the_unit_of_a_gradient(unit: str, length: str | None, expected: str) -> None:
     assert gradient_unit(unit, length) == expected
+
+
+def test_profiles_without_a_body_are_named_by_their_own_columns() -> None:
+    found = stations(None, Grid((8, 32), dx=1.0, dy=1.0))
+    assert found == {"column 5": 5, "column 16": 16, "column 26": 26}

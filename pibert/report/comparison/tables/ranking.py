@@ -161,9 +161,10 @@ def rates(data: DatasetResults) -> Table | None:
             columns.append(replace(wins, notes=notes))
     caption = (
         "Share of the test frames on which the model has the lowest error and, in brackets, one of "
-        f"the two lowest: of the whole frame; relative L2 of {speed} along each slice; error of "
-        "the spectrum in each third of the wavenumbers, which ignores phase. Ties are shared. The "
-        "rates depend on which models take part."
+        f"the two lowest: of the whole frame; relative L2 of {speed} along each slice (columns "
+        "are counted on 64, and scaled to the grid width); error of the spectrum in each third of "
+        "the wavenumbers, which ignores phase. Ties are shared. The rates depend on which models "
+        "take part."
     )
     return table_of(data, "rates", "Win and top-two rates", caption, columns)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import pibert
 from pibert import config
 from pibert.comparison.jobs import carry_out
 from pibert.comparison.plan import Comparison
@@ -270,6 +271,16 @@ def test_scores_of_exact_dynamics_are_perfect() -> None:
     assert row["errors"]["phase"] < 1e-4
     assert row["predicted"]["frequency"] == pytest.approx(0.4 / (2 * np.pi), rel=2e-3)
     assert len(arrays["0/predicted"]) == 119
+
+
+def test_a_flow_and_its_body_are_rolled_out_in_python(trained: Path, wakes: Path) -> None:
+    model, flow = pibert.load(trained), pibert.read(wakes)[3]
+    ahead = model.rollout(flow, 6, start=2)
+    assert tuple(ahead.fields.shape) == (6, 3, 20, 28) and set(ahead.state) == {*STATE}
+    true = flow.series["displacement"][3:9].double()
+    error = ahead.state["displacement"].double() - true
+    expected = error.square().mean().sqrt() / true.std(correction=0)
+    assert f"displacement {float(expected):.3g}" in repr(ahead)
 
 
 @pytest.mark.parametrize("name", ["pibert-mr", "pibert", "fno2d", "unet", "persistence"])

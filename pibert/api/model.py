@@ -294,7 +294,9 @@ class Model(Predictor):
                 raise ValueError(f"expected at least 1 step, found {steps}")
             else:
                 blocks = forecaster.rollout(newest, stop, steps)
-            scores = ForecastScores(written_spec(recording), self.normalizer)
+            written = written_spec(recording)
+            fields = len(written.channels)
+            scores = ForecastScores(written, self.normalizer.first(fields))
             kept = []
             try:
                 for block, last in blocks:
@@ -372,6 +374,14 @@ class Forecast:
         """Upper ends of the prediction intervals."""
         return _joined(block.high for block in self.blocks)
 
+    @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """Displacement, forces ... of moving bodies, (time,); with intervals also their ends."""
+        return {
+            name: torch.cat([block.series[name] for block in self.blocks])
+            for name in self.about.series
+        }
+
     def __len__(self) -> int:
         return sum(len(block.time) for block in self.blocks)
 
@@ -422,6 +432,12 @@ class Forecast:
             count = len(self.scores.numbers)
             values = (f"{metric} {scores[metric]['all']:.3g}" for metric in ("nmse", "skill"))
             facts["scores"] = f"{', '.join(values)}, on {count} recorded frames"
+        if self.about.state:
+            from pibert.evaluation.structure import state_scores
+
+            found = state_scores([block.series for block in self.blocks], self.about.state)
+            values = (f"{name} {found[name]['error']:.3g}" for name in found)
+            facts["state"] = f"rms error over the deviation: {', '.join(values) or 'unknown'}"
         if shares := scores.get("coverage"):
             values = (f"{share:.3f} of the true {name}" for name, share in shares.items())
             level = f"{self.about.interval_level:g}"

@@ -29,6 +29,7 @@ TUTORIALS: dict[str, Callable[[Path], None]] = {
     "docs/reference/models.md": lambda folder: None,
     "docs/tutorials/arrays.md": lambda folder: None,
     "docs/tutorials/compare.md": standins.flows_at_reynolds_numbers,
+    "docs/tutorials/coupled.md": lambda folder: None,
     "docs/tutorials/piv.md": standins.piv_recording,
     "docs/tutorials/cfd.md": standins.cfd_cases,
     "docs/tutorials/realpdebench.md": standins.realpdebench,
@@ -76,6 +77,10 @@ WAKES = (
     *("samples=8", "group=8", "frames=12", "warm_up=1.0", "speed=0.15", "domain=[8,6]"),
     *("upstream=3.0", "view=[32,36]", "body=[15.5,12.5,8.0]"),
 )
+VIBRATION = (
+    *("samples=4", "group=4", "frames=40", "warm_up=30.0", "domain=[14,8]"),
+    *("upstream=4.0", "view=[20,28]", "body=[9.5,9.0,6.0]"),
+)
 SHORT = ("epochs=1", "batch_size=8")
 
 
@@ -84,7 +89,7 @@ def shrunk(arguments: list[str]) -> list[str]:
     changes: list[str] = []
     text = " ".join(arguments)
     if arguments[0] == "generate":
-        changes = [*WAKES]
+        changes = [*(VIBRATION if "tandem" in text else WAKES)]
     if arguments[0] in ("train", "pretrain"):
         stage = "training" if arguments[0] == "train" else "pretraining"
         changes = [*(f"{stage}.{setting}" for setting in SHORT), "data.guard=0"]

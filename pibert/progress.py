@@ -22,14 +22,19 @@ from rich.text import Text
 _FIRST, _EVERY = 10.0, 30.0
 """Seconds to the first line of progress outside a terminal, and between the others."""
 
+_NOTEBOOK = 100
+"""Characters of a line in a notebook."""
+
 
 def say(console: Console, text: str, style: str | None = None) -> None:
     """Print a line as it is: brackets are not markup, and the terminal wraps long lines.
 
     A notebook does not: lines are wrapped for it.
     """
-    wraps = not console.is_jupyter
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=wraps)
+    width = min(console.width, _NOTEBOOK) if console.is_jupyter else None
+    console.print(
+        text, style=style, markup=False, highlight=False, soft_wrap=width is None, width=width
+    )
 
 
 def digits(value: float | None) -> str:

@@ -452,9 +452,9 @@ def _named(
         raise ValueError(
             f"expected channels with different names such as ('u', 'v'), found {channels!r}"
         )
-    if len(arrays) > 1 or hasattr(arrays, "data_vars"):
+    if set(channels) <= set(arrays):
         return {name: name for name in channels}
-    ((key, array),) = arrays.items()
+    key, array = max(arrays.items(), key=lambda item: item[1].ndim)  # not a coordinate
     places = (axes.index("c"),) if axes and "c" in axes else (-3, -1)
     if array.ndim > 3 and len(channels) not in [array.shape[place] for place in places]:
         raise ValueError(

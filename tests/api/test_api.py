@@ -114,6 +114,8 @@ def test_channels_masks_bodies_and_parameters_are_stated() -> None:
     some = pibert.flow(by_name, dx=DX, dy=DY, dt=DT, channels=("T", "u"))
     assert some[0].spec.channels == ("T", "u")
     assert np.array_equal(some.numpy(), array[:, [2, 0]])
+    placed = {"x": DX * np.arange(12), "y": DY * np.arange(8), "all": array}
+    assert pibert.flow(placed, dt=DT, channels=("u", "v", "T"))[0].spec.grid.dx == pytest.approx(DX)
     with refused("(8, 12)", "(4, 8, 12)", "(7, 12)"):
         waves(4, mask=known[1:])
     with refused("True and False", "float64", error=TypeError):

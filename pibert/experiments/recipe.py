@@ -12,7 +12,8 @@ Muon. The rest follows from the data, unless the user sets it:
     preset      base; small without a GPU
     rollouts    a last stage on rollouts of 2, 4 and then 8 calls of the model: 3 epochs for every
                 20 of single steps, at an eighth of the learning rate; both stages with noise on
-                the input, without which rollouts of short trainings leave the flow and diverge
+                the input, without which rollouts of short trainings leave the flow and diverge;
+                a model that corrects DMD learns without noise, which is larger than its corrections
 """
 
 import math
@@ -117,7 +118,8 @@ def recipe_for(
         steps=(stage or RolloutTraining()).rollout.steps,
         epochs=stage.epochs if stage and "rollout_training.epochs" in given else by_epochs,
     )
-    noise: dict[str, Any] = {"noise": NOISE, "noise_spread": SPREAD}
+    corrects_dmd = bool(asked.model.options.get("dmd_modes"))
+    noise: dict[str, Any] = {"noise": 0.0 if corrects_dmd else NOISE, "noise_spread": SPREAD}
     for name, value in noise.items():
         choose(f"rollout.{name}", value)
         if f"rollout.{name}" in given:

@@ -52,8 +52,9 @@ def test_the_recipe_ends_with_rollouts_unless_switched_off(tmp_path: Path) -> No
     noisy = recipe_for(path, [])[0]
     assert noisy.rollout.noise == noisy.rollout_training.rollout.noise == NOISE  # type: ignore[union-attr]
     assert noisy.rollout.noise_spread == noisy.rollout_training.rollout.noise_spread == SPREAD  # type: ignore[union-attr]
-    quiet = recipe_for(path, ["rollout.noise=0"])[0]
-    assert quiet.rollout.noise == quiet.rollout_training.rollout.noise == 0  # type: ignore[union-attr]
+    for setting in ("rollout.noise=0", "model.options.dmd_modes=8"):
+        quiet = recipe_for(path, [setting])[0]
+        assert quiet.rollout.noise == quiet.rollout_training.rollout.noise == 0  # type: ignore[union-attr]
     flow, notes = recipe_for(path, ["model.name=fourierflow"])
     assert flow.rollout_training is None and "flow matching" in notes[-1]
 

@@ -320,3 +320,13 @@ def test_values_that_look_like_codes_are_kept_among_values_of_their_size(tmp_pat
     recordings = saved(tmp_path, p=p, **fields(), **AXES)
     assert torch.equal(recordings[0].read()[:, 2], torch.from_numpy(p))
     assert not recordings.notes
+
+
+def test_steps_fitted_to_rounded_numbers_are_noted(tmp_path: Path) -> None:
+    rounded = np.round(np.arange(6) / 15, 2)
+    recordings = saved(tmp_path, **fields(), x=X, y=Y, t=rounded)
+    assert recordings[0].spec.dt == pytest.approx(1 / 15, rel=0.01)
+    assert any("the times look rounded" in note for note in recordings.notes)
+    recordings = saved(tmp_path, **fields(), x=np.round(np.arange(7) / 15, 2), y=Y, t=T)
+    assert recordings[0].spec.grid.dx == pytest.approx(1 / 15, rel=0.01)
+    assert any("the positions of columns look rounded" in note for note in recordings.notes)

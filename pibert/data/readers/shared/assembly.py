@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
-from pibert.data.readers.shared.grids import Layout, describe, find_layout, on_uniform_grid
+from pibert.data.readers.shared.grids import (
+    Layout,
+    describe,
+    describe_times,
+    find_layout,
+    on_uniform_grid,
+)
 from pibert.data.readers.shared.interpolation import percent
 from pibert.data.readers.shared.naming import check_axis_units
 from pibert.data.readers.shared.roles import Roles, Variable, meaning
@@ -207,7 +213,7 @@ class Plan:
             **masks,
             **{**self.facts, "local": {"gridding": dict(layout.record), **self.facts["local"]}},
         )
-        return trajectory, tuple(notes)
+        return trajectory, (*notes, *describe_times(self.facts["time"]))
 
     def _load(self, name: str, member: int) -> tuple[Trajectory, tuple[str, ...]]:
         """Return a trajectory in memory, resampled to a uniform grid."""

@@ -23,6 +23,7 @@ from pibert.data.readers.shared.interpolation import (
     Triangulation,
     check_shape,
     describe_error,
+    describe_rounding,
     find_lattice,
     find_uniform,
     fit_axis,
@@ -160,7 +161,9 @@ def _on_lattice(
             f"{lattice.nodes.shape[0]} x {lattice.nodes.shape[1]} to {shape[0]} x {shape[1]}"
         )
         record |= {"method": "bilinear", "from": list(lattice.nodes.shape), "to": list(shape)}
-    elif wanted is not None:
+    for what, levels in (("columns", lattice.columns), ("rows", lattice.rows)):
+        notes += describe_rounding(f"positions of {what}", levels)
+    if x.exact and y.exact and wanted is not None:
         notes.append("the grid is uniform and was kept; the requested shape was not used")
     found = int((lattice.nodes >= 0).sum())
     if repeated := len(points) - found:
@@ -268,7 +271,7 @@ def on_uniform_grid(
     local, channels = {**local, "gridding": record}, tuple(fields)
     placed = torch.from_numpy(states)
     trajectory = describe(name, placed, layout, channels=channels, local=local, **masks, **stated)
-    return trajectory, (*notes, *noticed)
+    return trajectory, (*notes, *noticed, *describe_times(stated.get("time")))
 
 
 def describe(
@@ -321,6 +324,11 @@ def _flat_mask(name: str, kind: str, mask: np.ndarray, frames: tuple[int, ...]) 
 def _as_mask(mask: np.ndarray) -> Tensor:
     """Return a mask (t, y, x), or (y, x) if all frames are the same."""
     return torch.from_numpy(mask[0].copy() if (mask == mask[0]).all() else mask)
+
+
+def describe_times(time: np.ndarray | None) -> list[str]:
+    """Return a note if uniform steps were fitted to rounded times."""
+    return [] if time is None else describe_rounding("times", np.ravel(time).astype(np.float64))
 
 
 def _times(name: str, time: np.ndarray | None, count: int) -> tuple[np.ndarray, float | None]:

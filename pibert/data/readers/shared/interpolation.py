@@ -188,6 +188,21 @@ def find_uniform(levels: np.ndarray) -> tuple[float, float, np.ndarray] | None:
     return first, step, positions
 
 
+def describe_rounding(what: str, levels: np.ndarray) -> list[str]:
+    """Return a note if rounded values leave the step of a uniform axis in doubt."""
+    uniform = find_uniform(levels) if len(levels) > 1 else None
+    if uniform is None:
+        return []
+    first, step, positions = uniform
+    change = np.abs(levels - (first + step * positions)).max() / step
+    if change <= SPACING_TOLERANCE * (len(levels) - 1):
+        return []
+    return [
+        f"the {what} look rounded: uniform steps of {step:.4g} were fitted, up to "
+        f"{percent(change)} of a step from the given values"
+    ]
+
+
 def _levels(values: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values, ascending, and the index of each value among them."""
     precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0

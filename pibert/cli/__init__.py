@@ -141,8 +141,8 @@ class _Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:  # completion
-            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-            for parameter, count in Counter(given).items():
+            parsed: Any = self.make_parser(ctx).parse_args(args=list(args))
+            for parameter, count in Counter(parsed[2]).items():
                 is_option = parameter.param_type_name == "option"
                 if count > 1 and is_option and not (parameter.multiple or parameter.is_flag):
                     raise ValueError(

@@ -163,10 +163,11 @@ def _show(console: Console, found: "FlowStatistics") -> None:
     stresses = ", ".join(f"<{name}> {text(value)}" for name, value in numbers["stresses"].items())
     velocity = velocity_unit(found.spec)
     square = "" if velocity == "1" else f" ({velocity})²"
+    measured = "all three" if len(found.velocity) > 2 else "both"
     say(
         console,
-        f"Reynolds stresses {stresses}{square}; turbulent kinetic energy of both components "
-        f"{text(numbers['tke'])}{square}",
+        f"Reynolds stresses {stresses}{square}; turbulent kinetic energy of {measured} "
+        f"components {text(numbers['tke'])}{square}",
     )
     unit = numbers["units"]["frequency"]
     if numbers["dominant_frequency"] is not None:

@@ -212,6 +212,17 @@ def test_the_command_prints_units_and_draws_phases_without_frames(tmp_path: Path
     assert "(m/s)²" in shown and "DMD frequency [1/s]" in shown
 
 
+def test_the_command_names_the_components_of_the_kinetic_energy(tmp_path: Path) -> None:
+    flow = recording(shedding()[:5])
+    three = replace(flow.spec, channels=("u", "v", "w"), units=("m/s",) * 3)
+    states = torch.cat((flow.read(), flow.read()[:, :1]), 1)
+    for name, recorded in (("both", flow), ("all three", replace(flow, states=states, spec=three))):
+        write(tmp_path / "flow.h5", [recorded])
+        arguments = ["stats", str(tmp_path / "flow.h5"), "--out", str(tmp_path / "s")]
+        shown = " ".join(CliRunner().invoke(app, [*arguments, "--overwrite"]).output.split())
+        assert f"energy of {name} components" in shown
+
+
 def test_the_command_writes_fields_tables_and_pictures_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

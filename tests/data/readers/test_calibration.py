@@ -13,7 +13,7 @@ from pibert.data.readers.shared.metadata import state
 from pibert.fields import Trajectory
 from tests.data.readers.test_metadata import trajectory_of
 from tests.helpers import refused
-from tests.lookalikes.piv import sample, write_tsi
+from tests.lookalikes.piv import sample, write_openpiv, write_tsi
 
 FILES = Path(__file__).parent / "files"
 SCALED: dict[str, Any] = {"scale": "0.05mm/px", "pulse_delay": "27ms"}
@@ -109,6 +109,16 @@ def test_openpiv_text_without_units_is_pixels_where_a_scale_is_given() -> None:
     assert_velocity(per_second, columns, 7, 5e-5)
     notes = opened(path, **SCALED, dt=0.01).notes
     assert any("27 ms is longer" in note for note in notes)
+
+
+def test_velocities_taken_for_displacements_are_reported(tmp_path: Path) -> None:
+    field = sample()
+    for factor, is_reported in ((1.0, False), (500.0, True)):
+        write_openpiv(tmp_path / "a.txt", {**field, "u": factor * (field["u"] + 1)})
+        notes = opened(tmp_path / "a.txt", **SCALED).notes
+        assert is_reported == any("too large for a pair" in note for note in notes)
+    (flow,) = opened(tmp_path / "a.txt", scale="0.05mm/px", unit="px/s")
+    assert flow.spec.units == ("m/s", "m/s") and flow.length_unit == "m"
 
 
 def test_a_scale_needs_a_delay_and_vice_versa() -> None:

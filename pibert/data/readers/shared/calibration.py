@@ -37,6 +37,8 @@ _WANTED = {
     DELAY: "the time between the two images of a pair (such as --pulse-delay 27ms)",
 }
 _OPTIONS = {SCALE: "--scale", DELAY: "--pulse-delay"}
+_LARGEST_SHIFT = 5
+"""In distances of the vectors; windows overlap by at most three quarters."""
 _NEEDS = {"px": SCALE, "frame": DELAY}
 """The facts that convert these units."""
 _PLAIN = {"px": Unit(1, 0), "frame": Unit(0, 1)}
@@ -129,6 +131,7 @@ def _rescaled(
     changes = {what: f"{units[what]} -> {unit.si_name}" for what, unit in metric.items()}
     amounts = ", ".join(f"{_amounts({fact: record[fact]})} ({origin[fact]})" for fact in record)
     notes.append(f"calibrated with {amounts}: {', '.join(dict.fromkeys(changes.values()))}")
+    notes += _doubt_displacements(trajectory, units)
     delay, clock = known.get(DELAY), parse_unit(trajectory.time_unit or "s")
     if delay and dt is not None and clock and delay[0] > 1.01 * dt * clock.of_time:
         notes.append(
@@ -141,6 +144,23 @@ def _rescaled(
         length_unit=metric["x"].si_name if "x" in metric else trajectory.length_unit,
         local={**trajectory.local, "calibration": {**record, "from": origin, "units": changes}},
     )
+
+
+def _doubt_displacements(trajectory: Trajectory, units: Mapping[str, str | None]) -> list[str]:
+    """Return a note if displacements of the first frame exceed any interrogation window."""
+    spec = trajectory.spec
+    if spec.velocity is None or units["u"] != "px/frame" or units["x"] != "px":
+        return []
+    shift = trajectory.read(slice(0, 1))[0, list(spec.velocity)].norm(dim=0)
+    shift = shift[trajectory.known(slice(0, 1))[0] & shift.isfinite()]
+    apart = max(spec.grid.dx, spec.grid.dy)
+    if not len(shift) or (usual := float(shift.median())) <= _LARGEST_SHIFT * apart:
+        return []
+    return [
+        f"displacements of {usual:.3g} px between vectors {apart:g} px apart are too large for a "
+        "pair of images: if the PIV program divided them by a time, such as OpenPIV's dt, give "
+        "--unit px/s instead of --pulse-delay"
+    ]
 
 
 def doubt_pixels(trajectory: Trajectory, hints: Hints) -> list[str]:

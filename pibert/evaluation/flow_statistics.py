@@ -501,7 +501,12 @@ def _modes(
             f"{missing:,} of {whole:,} vectors are missing; fill them first (pibert fill FILE "
             "--out filled.h5)"
         )
-        if body is not None and bool((body & gaps).any()):
+        if empty := int((~known.any(2).any(1)).sum()):
+            why = (
+                f"{empty} of {counted(len(known), 'frame')} have no vector; take the others "
+                "(pibert convert FILE part.h5 --frames FIRST:END), or remove the files"
+            )
+        elif body is not None and bool((body & gaps).any()):
             why = (
                 "a moving body covers some points in some frames; take a region without it (pibert "
                 "convert FILE wake.h5 --crop x=FROM:TO)"

@@ -128,6 +128,15 @@ def test_short_recordings_get_notes_that_do_not_contradict_each_other() -> None:
     assert not any("dominates" in note or "shorter --segment" in note for note in notes)
 
 
+def test_frames_without_a_vector_are_named_and_not_to_be_filled() -> None:
+    valid = torch.ones(16, *GRID.shape, dtype=torch.bool)
+    valid[3:5] = False
+    (note,) = (
+        n for n in flow_statistics(recording(shedding()[:16], valid=valid)).notes if "POD" in n
+    )
+    assert "2 of 16 frames have no vector" in note and "--frames" in note and "fill" not in note
+
+
 def test_spectra_obey_parseval() -> None:
     found = flow_statistics(recording(shedding(noise=0.1)), StatsOptions(probes=((0.1, 0.5),)))
     assert found.spectra is not None and found.spectra.probes == ((2, 6),)

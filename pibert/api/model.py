@@ -13,7 +13,7 @@ from pibert.api.flows import Flow, as_flow, speaks_python
 from pibert.display import Picture, as_html, draw
 from pibert.fields import Grid, Trajectory
 from pibert.inference.model_file import find_model, read_model
-from pibert.inference.predictor import Predictor
+from pibert.inference.predictor import Predictor, check_steps
 from pibert.notes import Note, Notes, collecting, in_python, warn
 
 if TYPE_CHECKING:
@@ -290,9 +290,8 @@ class Model(Predictor):
             newest, stop = recording.check_start(start)
             if steps is None:
                 blocks = forecaster.next_frames(newest)
-            elif steps < 1:
-                raise ValueError(f"expected at least 1 step, found {steps}")
             else:
+                check_steps(steps)
                 blocks = forecaster.rollout(newest, stop, steps)
             written = written_spec(recording)
             fields = len(written.channels)

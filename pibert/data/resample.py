@@ -22,6 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from operator import itemgetter
 from typing import Any
 
@@ -59,6 +60,10 @@ def represent(
     if stride < 1 or (max_frames is not None and max_frames < 1):
         raise ValueError(
             f"stride and max_frames must be 1 or more, found {stride} and {max_frames}"
+        )
+    if size is not None and not (len(size) == 2 and all(isinstance(n, Integral) for n in size)):
+        raise ValueError(
+            f"expected size as the numbers of rows and columns, such as (64, 128), found {size}"
         )
     if frames.step not in (None, 1):
         raise ValueError(f"expected frames without a step, found one of {frames.step}; use stride")

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -111,6 +112,12 @@ class RolloutDiverged(FloatingPointError):
     """The frames before, of ``rollout`` and ``predict``; None if there are none."""
 
 
+def check_steps(steps: Any) -> None:
+    """Refuse what is no number of steps."""
+    if not (isinstance(steps, Integral) and steps >= 1):
+        raise ValueError(f"expected at least 1 step, a whole number, found {steps}")
+
+
 class PredictionStream:
     """A rollout in progress, which ``Predictor.advance`` continues.
 
@@ -128,8 +135,8 @@ class PredictionStream:
         num_models: int = 1,
         intervals: Any = None,
     ) -> None:
-        if steps is not None and steps < 1:
-            raise ValueError(f"expected at least 1 step, found {steps}")
+        if steps is not None:
+            check_steps(steps)
         window = model_input.standardised()
         x, channels = window.flatten(1, 2), window.shape[2]
         self.input, self.steps, self._intervals = model_input, steps, intervals

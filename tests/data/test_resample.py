@@ -60,6 +60,12 @@ def test_the_seam_of_a_periodic_field_is_resized_like_its_inside(size: tuple[int
     torch.testing.assert_close(wide, single.repeat(1, 1, 1, 2), rtol=0, atol=1e-13)
 
 
+def test_a_size_that_is_no_pair_of_whole_numbers_is_refused(no_shape_checks: None) -> None:
+    for wrong in ((64,), (4.5, 8), (1, 2, 3)):
+        with refused("rows and columns", wrong):
+            represent(make_trajectory(), size=wrong)  # type: ignore[arg-type]
+
+
 def test_unknown_points_do_not_enter_an_average() -> None:
     states = torch.full((1, 1, 2, 4), 7.0)
     body = torch.tensor([[True, False, False, False]] * 2)

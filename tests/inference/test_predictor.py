@@ -285,6 +285,7 @@ def holed(x: Tensor, value: float) -> Tensor:
         (lambda p, x: p.step(x, {"Re": [100.0, 200.0]}), ("or 3 of them", "'Re'")),
         (lambda p, x: p.step(x, {"Re": -5.0}), ("positive", "-5")),
         (lambda p, x: p.rollout(x, 0), ("at least 1 step", 0)),
+        (lambda p, x: p.rollout(x, 2.5), ("whole number", 2.5)),
         (lambda p, x: Predictor(tiny_model(), Normalizer.identity(3)), ("2 channels", 3)),
     ],
 )

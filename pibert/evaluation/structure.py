@@ -20,7 +20,12 @@ from pibert.data.dataset import Samples
 from pibert.evaluation.measure import Frames, uniform_series
 from pibert.evaluation.rollouts import RolloutPredictor, Start, rolled_out, rollout_input
 from pibert.evaluation.scoring import sequences
-from pibert.evaluation.vibration import compare_vibrations, natural_frequency, vibration
+from pibert.evaluation.vibration import (
+    Vibration,
+    compare_vibrations,
+    natural_frequency,
+    vibration,
+)
 from pibert.evaluation.wake_oscillator import Response, fit_wake_oscillator
 from pibert.fields import MovingBody, Trajectory
 from pibert.inference.calibrated import CalibratedPredictor
@@ -169,18 +174,21 @@ def _measures(series: Mapping[str, Tensor], parameters: Mapping[str, float]) -> 
     lasted = len(finite) if bool(finite.all()) else int((~finite).nonzero()[0])
     row: dict[str, Any] = {"frames": len(finite), "lasted": lasted}
     predicted, true, time = (series[name].numpy() for name in ("predicted", "true", "time"))
+    reduced, natural = parameters.get(REDUCED_VELOCITY), None
+    if reduced is not None:
+        natural = natural_frequency(reduced, parameters.get(MASS_RATIO, math.inf))
+
+    def described(found: Vibration) -> dict[str, Any]:
+        return asdict(found) | ({} if natural is None else {"regime": found.regime(natural)})
+
     if lasted < len(finite):
-        return row | {"stopped": True, "true": asdict(vibration(true, time))}
+        return row | {"stopped": True, "true": described(vibration(true, time))}
     found = compare_vibrations(predicted, true, time, phase_periods=PHASE_PERIODS)
-    row |= {"stopped": False, "predicted": asdict(found.predicted), "true": asdict(found.true)}
+    row |= {"stopped": False, "predicted": described(found.predicted)}
+    row |= {"true": described(found.true)}
     row["errors"] = {
         n: _plain(getattr(found, n)) for n in ("amplitude", "frequency", "phase", "rms")
     }
-    reduced = parameters.get(REDUCED_VELOCITY)
-    if reduced is not None:
-        natural = natural_frequency(reduced, parameters.get(MASS_RATIO, math.inf))
-        row["predicted"]["regime"] = found.predicted.regime(natural)
-        row["true"]["regime"] = found.true.regime(natural)
     return row
 
 

@@ -70,3 +70,12 @@ def test_without_the_state_there_is_a_reason_instead_of_scores() -> None:
     found = score_wake_oscillator(train, train)
     assert "displacement" in found["reason"]
     assert "rows" not in found
+
+
+def test_a_rollout_that_stops_keeps_the_true_regime() -> None:
+    time = torch.arange(200, dtype=torch.float64) * 0.25
+    true = 0.5 * torch.sin(2 * torch.pi * 0.18 * time)
+    predicted = torch.where(time < 10, true, torch.nan)
+    series = {"time": time, "predicted": predicted, "true": true}
+    row = structure._measures(series, {"reduced_velocity": 5.0})
+    assert (row["stopped"], row["lasted"], row["true"]["regime"]) == (True, 40, "lock-in")

@@ -114,7 +114,7 @@ class RolloutDiverged(FloatingPointError):
 
 def check_steps(steps: Any) -> None:
     """Refuse what is no number of steps."""
-    if not (isinstance(steps, Integral) and steps >= 1):
+    if not isinstance(steps, Integral) or int(steps) < 1:
         raise ValueError(f"expected at least 1 step, a whole number, found {steps}")
 
 

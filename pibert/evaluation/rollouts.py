@@ -166,6 +166,7 @@ def score_free_runs(
     pictures: dict[str, Tensor] = {}
     shown = len(runs) // 2
     for flow in rolled_out(predictor, samples, runs):
+        flow = always_fluid(flow) if predictor.spec.moving else flow
         if len(terms) == shown:
             pictures = measure.pictures(flow)
         terms.append(measure.terms(flow))
@@ -179,6 +180,15 @@ def score_free_runs(
         "run": torch.tensor(shown),
         **{f"shown/{name}": value for name, value in pictures.items()},
     }
+
+
+def always_fluid(frames: Frames) -> Frames:
+    """The frames without the points that a moving body covers at some time.
+
+    A run in another phase has its body elsewhere, and values inside a body mean nothing.
+    """
+    known = frames.known.all(0)
+    return replace(frames, known=known.expand_as(frames.known)) if bool(known.any()) else frames
 
 
 def _free_run_starts(samples: Samples, frames: int, most: int) -> list[tuple[Start, int]]:

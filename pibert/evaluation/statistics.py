@@ -39,7 +39,8 @@ predicts the recorded series ``drag`` or ``lift`` as states of a structure, drag
 (coefficients of the moving body, positive along x and y).
 
 The statistics of a rollout that diverges are infinitely wrong. ``all`` takes channels together, in
-units of their standard deviation where their units differ.
+units of their standard deviation where their units differ. Points that a moving body of the true
+flow covers at some time are left out.
 
 No model can be expected to do better than the true flow's own sampling error: two stretches of a
 flow, each as long as the rollout, differ too. ``sampling_terms`` estimates it from the two halves

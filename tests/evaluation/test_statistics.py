@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pibert.evaluation.measure import Frames
+from pibert.evaluation.rollouts import always_fluid
 from pibert.evaluation.statistics import Statistics, dominant_frequency, drag_terms
 from pibert.evaluation.temporal import power_density
 from pibert.fields import FieldSpec, Grid, MovingBody, Normalizer
@@ -51,6 +52,19 @@ def test_a_shifted_flow_has_the_same_statistics() -> None:
     for name in ("energy_ratio", "spectrum_ratio_low", "memory_ratio"):
         assert found[name] == pytest.approx(1, rel=1e-6)
     assert found["survival"] == FRAMES and found["diverged"] == 0
+
+
+def test_a_body_that_moves_in_another_phase_leaves_the_statistics_as_they_are() -> None:
+    fluid = torch.ones(2, FRAMES, *SHAPE, dtype=torch.bool)
+    for frame in range(FRAMES):
+        for own, late in zip(fluid, (0, 10), strict=True):
+            row = 7 + round(4 * math.sin(2 * math.pi * (frame + late) / 20))
+            own[frame, row, 5:8] = False
+    truth, prediction = (torch.where(own[:, None], wave(), 0.0) for own in fluid)
+    frames = frames_of(prediction, truth, known=fluid[0])
+    assert values(frames)["mean_error"] > 1e-4
+    found = values(always_fluid(frames))
+    assert found["mean_error"] == found["distribution_error"] == pytest.approx(0, abs=1e-9)
 
 
 def test_each_statistic_measures_what_it_says() -> None:

@@ -40,9 +40,9 @@ BATCH, LARGE = 32, 50_000
 """The batch size, and samples from which it is 64."""
 ROLLOUT_EPOCHS = 3 / 20
 """Epochs on rollouts for each one on single steps: they call the model 0.7 times as often."""
-NOISE, SPREAD = 0.03, 10.0
-"""Of the input, in standard deviations of the fields, from a tenth to ten times as strong; chosen
-on validation rollouts (docs/runs.md)."""
+NOISE = 0.03
+"""Of the input, in standard deviations of the fields; chosen on validation rollouts
+(docs/runs.md)."""
 _MODEL = {"model.name", "model.preset", "model.options"}
 
 
@@ -119,14 +119,10 @@ def recipe_for(
         epochs=stage.epochs if stage and "rollout_training.epochs" in given else by_epochs,
     )
     corrects_dmd = bool(asked.model.options.get("dmd_modes"))
-    noise: dict[str, Any] = {"noise": 0.0 if corrects_dmd else NOISE, "noise_spread": SPREAD}
-    for name, value in noise.items():
-        choose(f"rollout.{name}", value)
-        if f"rollout.{name}" in given:
-            noise[name] = getattr(asked.rollout, name)
-    plain["rollout_training"] = config.as_plain(
-        replace(whole, rollout=replace(whole.rollout, **noise))
-    )
+    choose("rollout.noise", 0.0 if corrects_dmd else NOISE)
+    noisy = config.parse(Experiment, config.overridden(plain, chosen)).rollout
+    rollout = replace(whole.rollout, noise=noisy.noise, noise_spread=noisy.noise_spread)
+    plain["rollout_training"] = config.as_plain(replace(whole, rollout=rollout))
     return config.parse(Experiment, config.overridden(plain, [*settings, *chosen])), notes
 
 

@@ -9,7 +9,7 @@ from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.data.splits import SPLITS
 from pibert.experiments.flows import prepare
-from pibert.experiments.recipe import NOISE, SPREAD, recipe_for
+from pibert.experiments.recipe import NOISE, recipe_for
 from pibert.inference import load
 from tests.data.helpers import make_trajectory
 from tests.helpers import refused
@@ -51,7 +51,8 @@ def test_the_recipe_ends_with_rollouts_unless_switched_off(tmp_path: Path) -> No
     assert recipe_for(path, ["rollout_training=none"])[0].rollout.noise == 0
     noisy = recipe_for(path, [])[0]
     assert noisy.rollout.noise == noisy.rollout_training.rollout.noise == NOISE  # type: ignore[union-attr]
-    assert noisy.rollout.noise_spread == noisy.rollout_training.rollout.noise_spread == SPREAD  # type: ignore[union-attr]
+    spread = recipe_for(path, ["rollout.noise_spread=10"])[0].rollout_training
+    assert spread is not None and spread.rollout.noise_spread == 10
     for setting in ("rollout.noise=0", "model.options.dmd_modes=8"):
         quiet = recipe_for(path, [setting])[0]
         assert quiet.rollout.noise == quiet.rollout_training.rollout.noise == 0  # type: ignore[union-attr]

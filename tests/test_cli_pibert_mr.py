@@ -73,7 +73,7 @@ def test_it_fills_what_it_was_pretrained_for(trained: Path, flows: Path, tmp_pat
 def test_it_predicts_with_intervals_is_scored_and_explains(
     trained: Path, flows: Path, tmp_path: Path
 ) -> None:
-    well("calibrate", trained, "--leads", "2", "--starts", "2")
+    well("calibrate", trained, "--leads", "2", "--starts", "4")
     well("evaluate", trained, "--rollout", "2")
     out = tmp_path / "next.h5"
     well("rollout", flows, "--model", trained, "--steps", "2", "--level", "0.5", "--out", out)

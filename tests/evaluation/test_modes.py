@@ -89,7 +89,7 @@ def test_spod_eigenvalues_add_up_to_the_variance() -> None:
 
 def test_few_frames_are_refused_with_a_remedy() -> None:
     assert default_segment(1400) == 256 and default_segment(10) == 8
-    with refused("--segment", "40 frames"):
+    with refused("--segment", "64 frames", "found 40"):
         spod(torch.randn(40, 3).double(), DT, 32)
     with refused("same field"):
         pod(torch.zeros(5, 4).double())

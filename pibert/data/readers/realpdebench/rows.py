@@ -46,7 +46,7 @@ def shard_paths(folder: Path) -> list[Path]:
         if len(totals) == 1:
             total = totals.pop()
             names = [f"data-{number:05d}-of-{total}.arrow" for number in range(int(total))]
-    if missing := [name for name in names if not (folder / name).is_file()]:
+    if missing := [name for name in names if not (folder / name).exists()]:
         raise SourceError(
             f"{folder}: {len(missing)} of {len(names)} shards are missing, such as {missing[0]}; "
             f"resume the download: {download_command(folder)}"

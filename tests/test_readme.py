@@ -186,6 +186,9 @@ def shortened(command: str) -> list[str] | None:
     assert name in CHEAP, f"{command}: say in tests/test_readme.py how to make it short"
     if name == "train" and "--config" not in arguments:  # the defaults on a recording
         return [*arguments, *settings("", {"training.epochs": 1})]
+    for option in {word for word in CHEAP[name] if word.startswith("--")} - {"--set", "--out"}:
+        if option in arguments:  # an option that takes one value is refused if it is given twice
+            del arguments[(place := arguments.index(option)) : place + 2]
     return arguments + CHEAP[name]
 
 

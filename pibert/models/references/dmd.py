@@ -213,6 +213,7 @@ class DMDSkip(nn.Module):
 
     def forward(self, change: Tensor, x: Tensor, known: Tensor | None) -> Tensor:
         """Return the frames of DMD with a change in units of ``scale``."""
+        self.dmd.check_size((x.shape[-2], x.shape[-1]))
         with torch.autocast(x.device.type, enabled=False):
             return self.dmd.ahead(x, known) + self.scale[:, None, None] * change
 

@@ -96,11 +96,6 @@ class Reference(Stepper, ABC):
                 "the state of a fitted one"
             )
         x = self.prepared(x, parameters, mask)
-        if self.needs_fit and tuple(x.shape[-2:]) != self.spec.grid.shape:
-            raise ValueError(
-                f"expected fields on the grid of the training data, {self.spec.grid.shape}, "
-                f"found {tuple(x.shape[-2:])}"
-            )
         known = None if mask is None else checked_mask(mask, x)
         # Full precision under autocast: nothing is gained from less.
         with torch.autocast(x.device.type, enabled=False):
@@ -155,6 +150,14 @@ class AboutTheMean(Reference):
     def __init__(self, config: ReferenceConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         self.register_buffer("mean", torch.zeros(len(spec.channels), *spec.grid.shape))
+
+    def check_size(self, shape: tuple[int, int]) -> None:
+        """Require the grid of the training data."""
+        if shape != self.spec.grid.shape:
+            raise ValueError(
+                f"expected fields on the grid of the training data, {self.spec.grid.shape}, "
+                f"found {shape}"
+            )
 
     def _fit_mean(self, batches: Iterable[Batch]) -> Bool[Tensor, "y x"]:
         """Compute the mean; returns the points that are known at least once."""

@@ -82,6 +82,12 @@ def test_unknown_points_do_not_change_the_answer() -> None:
     assert_close(model(spoilt, None, mask), model(states[:4], None, mask), rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_another_grid_than_that_of_the_modes_is_refused(name: str) -> None:
+    with refused("(8, 12)", "(16, 20)"):
+        build(name)(torch.randn(1, 2, 16, 20).double())
+
+
 def test_models_that_correct_no_frame_refuse_it() -> None:
     for name in ("pinn", "pitt", "fourierflow"):
         with refused("dmd_modes", 8):

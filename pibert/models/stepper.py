@@ -11,6 +11,7 @@ force is one.
 
 import math
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -28,8 +29,8 @@ class StepperConfig:
     """Options of every model.
 
     A value of a ``Literal`` type must be one of the choices. Numbers must be finite and not
-    negative. Integers with a positive default must be at least 1, unless ``MAY_BE_ZERO`` names
-    them. Options with a negative default or none are not checked.
+    negative. Integers must be whole, and with a positive default at least 1, unless ``MAY_BE_ZERO``
+    names them. The range of options with a negative default or none is not checked.
     """
 
     MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ()
@@ -48,8 +49,13 @@ class StepperConfig:
             if get_origin(kind) is Literal and value not in get_args(kind):
                 choices = ", ".join(map(repr, get_args(kind)))
                 raise ValueError(f"unknown {name} {value!r}; choose from: {choices}")
+            if kind not in (int, float):
+                continue
+            number, text = (Integral, "whole number") if kind is int else (Real, "number")
+            if isinstance(value, bool) or not isinstance(value, number):
+                raise ValueError(f"{name} must be a {text}, found {value!r}")
             default = option.default
-            if kind in (int, float) and isinstance(default, kind) and default >= 0:
+            if isinstance(default, kind) and default >= 0:
                 least = int(kind is int and default > 0 and name not in self.MAY_BE_ZERO)
                 if not least <= value < math.inf:
                     raise ValueError(f"{name} must be at least {least} and finite, found {value}")

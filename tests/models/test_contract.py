@@ -97,13 +97,13 @@ def test_presets_have_the_stated_number_of_parameters(name: str) -> None:
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "pibert-mr": {"cycles": 0, "fourier_modes": -1, "attention_bias": -0.5},
+    "pibert-mr": {"cycles": 0, "fourier_modes": -1, "attention_bias": -0.5, "dmd_modes": 8.5},
     "fno2d": {"modes": 0, "padding": -1},
     "deeponet2d": {"rank": 0, "channels": ()},
     "pitt": {"updates": -1, "heads": 5, "base_depth": 0},
     "fourierflow": {"align_at": 40, "align": -1.0, "draws": 0, "blocks": 3},
     "pinn": {"pde_weight": -1.0, "depth": 0},
-    "unet": {"width": 0, "history": 0, "stages": 17},
+    "unet": {"width": 0, "history": 0, "stages": 17, "dmd_modes": "8"},
     "transolver": {"heads": 3, "slices": 0},
     "mwt": {"order": 11},
     "mwt-published": {"modes": 0, "order": 11},

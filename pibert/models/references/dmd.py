@@ -183,6 +183,8 @@ class DMDSkip(nn.Module):
 
     def __init__(self, modes: int, history: int, horizon: int, spec: FieldSpec) -> None:
         super().__init__()
+        if modes > RANKS[-1]:
+            raise ValueError(f"dmd_modes must be at most {RANKS[-1]}, found {modes}")
         self._usual = DMDConfig(
             history=history, horizon=horizon, most_modes=modes, rest_persists=True
         )

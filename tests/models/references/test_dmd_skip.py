@@ -94,3 +94,9 @@ def test_models_that_correct_no_frame_refuse_it() -> None:
             build_model(name, dmd_modes=8)
     with refused("dmd_modes", "residual=False"):
         build_model("unet", dmd_modes=8, residual=False)
+
+
+def test_no_more_modes_are_allocated_than_can_be_chosen() -> None:
+    assert len(skip_of(build("unet", modes=512)).dmd.modes) == 2 * 8 * 12
+    with refused("dmd_modes", 512, 10**9):
+        build("unet", modes=10**9)

@@ -122,6 +122,13 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
             f"{experiment.model.name} cannot be trained on rollouts, found {rollout.steps} steps: "
             f"{why}; leave them out: --set rollout.steps=1 --set rollout_training=none"
         )
+    symmetries = experiment.augmentation.chosen(flows.spec)
+    if symmetries and _corrects_dmd(model):
+        raise ValueError(
+            f"expected no augmentation of a model with dmd_modes, found {', '.join(symmetries)}: "
+            "the modes are those of the flows as they are; leave it out: "
+            + " ".join(f"--set augmentation.{name}=false" for name in symmetries)
+        )
     validation, checked = None, 0
     if isinstance(schedule, RolloutTraining):
         rollout, checked = _that_fit(schedule, flows, segments, model.config)
@@ -228,17 +235,21 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
             first = " ".join(str(error).splitlines()[1:2]).strip()
             raise ValueError(
                 f"the weights of {start} do not fit this experiment's model: {first}; give both "
-                "the same [model]"
+                "the same [model], and with dmd_modes or fill_modes the same grid"
             ) from None
     if trained is None or experiment.start_scaling == "data":
         _calibrate(model, flows)
-        if getattr(model, "dmd_skip", None) is not None:
+        if _corrects_dmd(model):
             train = flows.labelled(experiment.data.labelled)
             subsets = (train, flows.split.valid) if flows.split.valid else (train,)
             window = Window(history=model.config.history, horizon=model.config.horizon)
             batches = (in_order(flows.samples(segments, window)) for segments in subsets)
             model.dmd_skip.fit(next(batches), flows.normalizer, *batches)
     return flows, model
+
+
+def _corrects_dmd(model: Any) -> bool:
+    return getattr(model, "dmd_skip", None) is not None
 
 
 def with_family_of_model(model: ModelConfig, flows: Flows) -> Flows:

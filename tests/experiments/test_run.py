@@ -19,10 +19,11 @@ from pibert.experiments.flows import prepare
 from pibert.experiments.run_folder import only_one, read_config, unfinished
 from pibert.fields import Parameter, Trajectory
 from pibert.inference import save_model
+from pibert.models import build_model
 from pibert.notes import InputWarning
 from pibert.training import engine
 from pibert.training.settings import Fitted
-from tests.helpers import refused
+from tests.helpers import assert_close, refused
 
 TINY = """
 [data]
@@ -116,6 +117,31 @@ def test_training_begins_with_the_pretrained_weights_and_units(go: Go, tmp_path:
     first, second = go("both", "pretraining.epochs=1", "pretraining_weights.ecp=0")
     assert first["folder"] == tmp_path / "both" / "pretraining"
     assert all(torch.equal(weight, first["after"][n]) for n, weight in second["before"].items())
+
+
+def test_dmd_is_fitted_once_to_labelled_flows_and_kept_with_the_weights(
+    go: Go, tmp_path: Path
+) -> None:
+    unet = ("model.name=unet", "model.options={width=4, dmd_modes=8}", "data.labelled=0.5")
+    (half,) = go("half", *unet)
+    skip = build_model("unet", spec=prepare(tiny(tmp_path).data).spec, width=4, dmd_modes=8)
+    samples, valid = half["train"], half["valid"]
+    batches = [[part.batch(range(len(part)))] for part in (samples, valid)]
+    skip.dmd_skip.fit(batches[0], samples.normalizer, batches[1])
+    fitted = {name: own for name, own in half["before"].items() if "dmd_skip" in name}
+    for name in ("dmd_skip.dmd.mean", "dmd_skip.scale"):
+        assert_close(fitted[name], skip.state_dict()[name], rtol=1e-3)
+    start = f"start={tmp_path / 'half'}"
+    (further,) = go("further", start, *unet[:2])
+    assert all(further["before"][name].equal(own) for name, own in fitted.items())
+    with refused("(", "dmd_modes", "same grid"):
+        go("large", start, *unet[:2], "data.recipe.shape=[16,16]")
+
+
+def test_models_that_correct_dmd_refuse_augmentation(tmp_path: Path, go: Go) -> None:
+    unet = ("model.name=unet", "model.options={width=4, dmd_modes=8}")
+    with refused("dmd_modes", "reflect_x", "--set augmentation.reflect_x=false"):
+        go("turned", *unet, "augmentation.reflect_x=true")
 
 
 def stored(folder: Path, change: Callable[[Trajectory], Trajectory]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ correction for the number of models (``pibert/comparison/paired.py``).
 import argparse
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pibert.comparison.paired import holm, p_value
+from pibert.comparison.results import FORMAT
 from pibert.config import first_difference
 from pibert.evaluation.intervals import LEAST, ends
 
@@ -53,8 +55,15 @@ class Line(NamedTuple):
 def read(path: Path) -> dict[str, Any]:
     """Return the results of a comparison."""
     path = path / "results.json" if path.is_dir() else path
-    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    found: dict[str, Any] = json.loads(text)
+    try:
+        content = path.read_bytes()
+        found = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}")
+    except FileNotFoundError:
+        raise SystemExit(f"{path}: no such file; run the comparison first") from None
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        raise SystemExit(f"{path}: not the results of a comparison ({error})") from None
     return found
 
 
@@ -75,6 +84,8 @@ def gathered(pieces: Mapping[str, Mapping[str, Any]], data: str) -> dict[Run, Er
         tables: dict[Run, dict[str, Tensor]] = {}
         for row in results["by_flow"]:
             if row["data"] == data and row["lead"] is None and row["metric"] in ("nmse", "rmse"):
+                if None in row["flows"]:
+                    raise SystemExit(f"{name}: {row['model']} has no error on some test flows")
                 values = torch.tensor(row["flows"], dtype=torch.float64)
                 tables.setdefault((row["model"], row["seed"]), {})[row["metric"]] = values
         for run, table in tables.items():

@@ -67,3 +67,21 @@ def test_pieces_of_other_flows_budgets_or_errors_are_refused(results: dict[str, 
         gathered({"a": results}, "jet")
     with pytest.raises(SystemExit, match="--tested"):
         table_of(gathered({"a": results}, "cylinder"), "nothing")
+
+
+def test_errors_that_are_missing_are_refused(results: dict[str, Any]) -> None:
+    other = with_seed(results, 1, 1.0)
+    row = next(r for r in other["by_flow"] if r["metric"] == "nmse" and r["lead"] is None)
+    row["flows"][2] = None
+    with pytest.raises(SystemExit, match=row["model"]):
+        gathered({"a": other}, "cylinder")
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"format": 7}', FILE.read_bytes()[:900]])
+@pytest.mark.parametrize("name", ["results.json", "other.json.gz"])
+def test_what_is_no_result_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SystemExit, match=f"{name}: not the results"):
+        read(tmp_path / name)
+    with pytest.raises(SystemExit, match="nowhere"):
+        read(tmp_path / "nowhere")

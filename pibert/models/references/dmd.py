@@ -42,7 +42,7 @@ class DMDConfig(ReferenceConfig):
 
     rank: int | None = None
     """Number of POD modes; fewer where the data have fewer directions. None: chosen on validation
-    data, 64 without them."""
+    data; without them 64, and at most half the number of samples."""
     ridge: float | None = None
     """None: chosen on validation data, 0 without them."""
     most_modes: int = 512
@@ -62,7 +62,7 @@ class DMDConfig(ReferenceConfig):
 RANKS = (8, 16, 32, 64, 128, 200, 256, 384, 512)
 RIDGES = (0.0, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
 WITHOUT_VALIDATION = 64
-"""The rank where there are no validation data."""
+"""The largest rank where there are no validation data."""
 LEAST_CORRECTION = 1e-6
 """Smallest scale of a correction, in standardised units."""
 PRESETS: dict[str, DMDConfig] = {"base": DMDConfig()}
@@ -106,8 +106,12 @@ class DMD(AboutTheMean):
         usual = min(options.most_modes, WITHOUT_VALIDATION if valid is None else RANKS[-1])
         most = min(size, usual if options.rank is None else options.rank)
         states = States(size, 2 * most, self.modes.device)
+        count = 0
         for before, after in _gathered(self._pairs(batches), 2 * most):
             states.add(before, after)
+            count += len(before)
+        if valid is None and options.rank is None:
+            most = min(most, max(1, count // 2))  # more would fit the few samples exactly
         chosen = Setting(most, options.ridge or 0.0, bool(options.rest_persists))
         if valid is not None and None in (options.rank, options.ridge, options.rest_persists):
             chosen = self._chosen(states, min(most, len(states.values)), valid)

@@ -100,3 +100,13 @@ def test_no_more_modes_are_allocated_than_can_be_chosen() -> None:
     assert len(skip_of(build("unet", modes=512)).dmd.modes) == 2 * 8 * 12
     with refused("dmd_modes", 512, 10**9):
         build("unet", modes=10**9)
+
+
+def test_few_samples_without_validation_data_are_not_fitted_exactly() -> None:
+    model, states = build("unet", modes=64), rotating(61, noise=0.3)
+    skip = skip_of(model)
+    skip.fit(batches(states[:13]), NORMALIZER)  # twelve samples
+    assert int((skip.dmd.modes.flatten(1).norm(dim=1) > 0).sum()) == 6
+    assert bool((skip.scale > 0.1).all())  # a correction can be of the size of the noise
+    error = (model(states[13:-1]) - states[14:]).square().mean()
+    assert error < 0.9 * (states[13:-1] - states[14:]).square().mean()

@@ -51,9 +51,10 @@ class StepperConfig:
                 raise ValueError(f"unknown {name} {value!r}; choose from: {choices}")
             if kind not in (int, float):
                 continue
-            number, text = (Integral, "whole number") if kind is int else (Real, "number")
+            number: Any = Integral if kind is int else Real
             if isinstance(value, bool) or not isinstance(value, number):
-                raise ValueError(f"{name} must be a {text}, found {value!r}")
+                whole = "whole " if kind is int else ""
+                raise ValueError(f"{name} must be a {whole}number, found {value!r}")
             default = option.default
             if isinstance(default, kind) and default >= 0:
                 least = int(kind is int and default > 0 and name not in self.MAY_BE_ZERO)

@@ -198,16 +198,19 @@ def with_chosen(comparison: Comparison, results: Mapping[str, Any], source: str)
     if comparison.tuning is not None:
         raise ValueError(f"expected a plan without tuning, since {source} has the learning rates")
     chosen = {row["model"]: row["chosen"] for row in results["tuning"] if row["chosen"]}
-    if (found := sorted({row["tuned_on"] for row in results["tuning"]})) and len(found) > 1:
+    if not chosen:
+        raise ValueError(f"{source}: was not tuned; tune it (--tune), or leave out --rates")
+    data = sorted({row["tuned_on"] for row in results["tuning"]})
+    if len(data) > 1:
         raise ValueError(
-            f"{source}: tuned on {len(found)} data sets ({', '.join(found)}); name a comparison "
-            "that was tuned on one"
+            f"{source}: tuned on {len(data)} data sets ({', '.join(data)}); name a comparison that "
+            "was tuned on one"
         )
     trained = [name for name, own in comparison.candidates.items() if own.is_trained]
     if missing := [name for name in trained if name not in chosen]:
         raise ValueError(
             f"{source}: no learning rate was chosen for {', '.join(missing)}, but for "
-            f"{', '.join(chosen) or 'no model'}; tune them there (--tune), or leave them out "
+            f"{', '.join(chosen)}; tune them there (--tune), or leave them out "
             "(--models)"
         )
     keys = ("optimizer", "learning_rate")

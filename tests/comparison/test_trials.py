@@ -92,6 +92,8 @@ def test_another_comparison_takes_over_the_choice(tuned: Tuned) -> None:
     unknown = replace(plan, candidates={**plan.candidates, "new": plan.candidates["pibert"]})
     with refused("tuned", "new", "pibert, fno2d", "--tune"):
         with_chosen(unknown, tuned.results, "tuned")
+    with refused("another", "was not tuned", "--tune"):
+        with_chosen(plan, {"tuning": []}, "another")
     with refused("tuning", "tuned"):
         with_chosen(tuned.plan, tuned.results, "tuned")
 

@@ -184,7 +184,7 @@ def _published_benchmark(
 
 
 _DEMO = Comparison(data={"wakes": _WAKES}, candidates=_small(), samples=6_000)
-_TOUR = ("pibert", "fno2d", "deeponet2d", "unet", *REFERENCES)
+_TOUR = ("pibert", "pibert-mr-dmd", "fno2d", "deeponet2d", "unet", *REFERENCES)
 
 
 PRESETS: dict[str, Comparison] = {

@@ -422,7 +422,7 @@ TANDEM_PRESETS: dict[str, Recipe] = {
     # lock-in, and both sides of it. Flows last 175 D/U, about 20 periods or more. For a GPU.
     "coupled": _COUPLED,
     "coupled-single": replace(_COUPLED, gap=None, body=(31.5, 28.0, 12.0)),
-    # Small enough for two cores: two minutes.
+    # Small enough for two cores: less than a minute.
     "coupled-demo": TandemWakes(
         samples=14,
         group=14,

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pibert.data import download as module
 from pibert.data.download import (
     DownloadError,
     FolderHub,
@@ -88,43 +86,6 @@ def test_existing_files_are_not_fetched_again(mirror: Path, tmp_path: Path) -> N
     assert paths(plan.missing) == {"version.json"} and plan.present_bytes == 6010
     assert shard.stat().st_mtime_ns == before
     assert (root / "version.json").stat().st_size == 30
-
-
-def test_an_interrupted_copy_leaves_no_target_and_can_be_repeated(
-    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, hub = tmp_path / "data", FolderHub(mirror)
-    monkeypatch.setattr(module, "_COPY_BYTES", 1000)
-
-    def interrupt(done: int, total: int) -> None:
-        if done >= 3000:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fetch(root, "fsi", what="fields", hub=hub, on_progress=interrupt)
-    target = root / "fsi/hf_dataset/real/data-00000-of-00001.arrow"
-    assert not target.exists()
-    fetch(root, "fsi", what="fields", hub=hub)
-    assert list(target.parent.iterdir()) == [target]
-    assert target.read_bytes() == (mirror / target.relative_to(root)).read_bytes()
-
-
-def test_a_full_disk_is_noticed_before_anything_is_fetched(
-    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=5999))
-    with refused("6.0 kB are", "6.0 kB left", error=DownloadError):
-        fetch(tmp_path / "data", "fsi", what="fields", hub=FolderHub(mirror))
-    assert not (tmp_path / "data").exists()
-
-
-def test_wrong_names_are_reported(mirror: Path, tmp_path: Path) -> None:
-    with pytest.raises(DownloadError, match="the folder 'foil' in it, found cylinder, fsi"):
-        fetch(tmp_path, "foil", hub=FolderHub(mirror))
-    with pytest.raises(DownloadError, match="'fsi'"):
-        fetch(tmp_path, "fsi", ("numerical",), "fields", hub=FolderHub(mirror))
-    with pytest.raises(DownloadError, match="no such folder"):
-        FolderHub(tmp_path / "nowhere")
 
 
 def test_a_hub_that_delivers_less_is_noticed(mirror: Path, tmp_path: Path) -> None:

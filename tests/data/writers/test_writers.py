@@ -14,7 +14,7 @@ import xarray
 
 from pibert.data.format import Reader, check
 from pibert.data.readers import open_recordings
-from pibert.data.writers import OF_PREDICTIONS, WRITERS, list_formats
+from pibert.data.writers import WRITERS
 from pibert.data.writers.frames import FrameWriter
 from pibert.fields import read_mask
 from tests.data.writers.helpers import BODY, SHAPE, block, description, fields, image
@@ -34,11 +34,6 @@ def written(path: Path, *, gap: bool = False, vorticity: bool = False) -> FrameW
 
 def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_the_help_names_every_format() -> None:
-    assert all(suffix in list_formats() for suffix in WRITERS)
-    assert all(suffix in list_formats(predictions=True) for suffix in (*WRITERS, *OF_PREDICTIONS))
 
 
 def test_the_native_file_passes_the_check_and_has_its_provenance(tmp_path: Path) -> None:

@@ -134,10 +134,8 @@ def test_a_mask_of_the_wrong_shape_is_refused_unless_the_user_names_the_arrays(
 ) -> None:
     flow = fields()
     wrong = {**flow, **AXES, "valid": np.ones((len(T), 4, 7), bool)}
-    with pytest.raises(SourceError, match="valid") as refusal:
+    with refused("valid", "4, 7)", "5, 7)", "--channels", error=SourceError):
         saved(tmp_path, **wrong)
-    for words in ("4, 7)", "5, 7)", "--channels"):
-        assert words in str(refusal.value)
     with pytest.raises(SourceError, match="valid"):
         saved(tmp_path, Hints(channels={"u": "u", "v": "v", "valid": "valid"}), **wrong)
     recordings = saved(tmp_path, Hints(channels={"u": "u", "v": "v"}), **wrong)
@@ -182,7 +180,6 @@ U, V = fields().values()
         ({"uv": np.zeros((6, 2, 5, 7))}, {"channels": {"u": "uv:2"}}, "no channel 2"),
         ({"u": U, "v": V} | AXES | {"t": T[::-1]}, {}, "6 increasing times"),
         ({"u": U, "v": V, "x_mm": X, "y_cm": Y}, {}, "x and y are in cm and mm"),
-        ({"u": np.array([{}, {}], dtype=object)}, {}, "'u' holds Python objects"),
     ],
 )
 def test_arrays_without_a_flow_are_refused(
@@ -226,20 +223,6 @@ def test_the_measured_jet_opens_with_its_units_and_outliers() -> None:
     assert np.array_equal(trajectory.read(slice(0, 2)).numpy(), uv.astype(np.float32))
 
 
-@needs_shared
-def test_the_simulated_wake_opens_from_its_modes() -> None:
-    path = SHARED / "cylinder_re100_pod.npz"
-    (trajectory,) = arrays.open_recordings(path)
-    assert trajectory.states.shape == (3000, 2, 160, 320)
-    assert trajectory.spec.dt == pytest.approx(0.1)
-    assert trajectory.spec.grid.origin == pytest.approx((-4.96875, -4.96875))
-    with np.load(path, allow_pickle=False) as archive:
-        wanted = np.tensordot(archive["coef"][2990], archive["modes"], 1)
-        fluid = archive["fluid_mask"]
-    np.testing.assert_allclose(trajectory.read(slice(2990, 2991))[0].numpy(), wanted, atol=1e-5)
-    assert np.array_equal(trajectory.known(slice(0, 1))[0].numpy(), fluid)
-
-
 def test_frames_in_separate_arrays_are_not_components(tmp_path: Path) -> None:
     flow = fields()
     numbered = {f"{name}_{i}": flow[name][i] for name in "uv" for i in (0, 1, 2)}
@@ -274,9 +257,6 @@ def test_a_folder_or_pattern_of_archives_is_a_set_of_flows(tmp_path: Path) -> No
     assert open_recordings(runs[0]).names == ("flow",)
     shutil.copy(runs[0] / "flow.npz", runs[0] / "flow.NPZ")
     with pytest.raises(SourceError, match="two flows are called 'flow'; rename"):
-        open_recordings(runs[0])
-    (runs[0] / "notes.txt").write_text("about")
-    with pytest.raises(SourceError, match=r"a/\*\.npz"):
         open_recordings(runs[0])
 
 

@@ -1,7 +1,6 @@
 """CFDBench's layout, read and written."""
 
 import json
-import pickle
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +47,6 @@ def test_fields_are_read_when_asked_for_and_in_float32(tmp_path: Path) -> None:
     expected = torch.from_numpy(fields.swapaxes(0, 1)).float()
     assert torch.equal(trajectory.read(), expected)
     assert torch.equal(trajectory.read(slice(1, 6, 2), [1]), expected[1:6:2, [1]])
-    assert torch.equal(pickle.loads(pickle.dumps(trajectory)).read(), expected)
     assert bool(trajectory.known().all())
 
 
@@ -91,8 +89,6 @@ def test_time_steps_are_those_of_the_publishers_loaders(tmp_path: Path) -> None:
     assert any("0.1 s" in note for note in recordings.notes)
     stated = readers.open_recordings(tmp_path / "cylinder", "cfdbench", Hints(dt=0.1))[0]
     assert stated.spec.dt == 0.1 and stated.source["frame_interval"] == 0.001
-    with pytest.raises(SourceError, match="u=w; .*u=u, v=v"):
-        open_recordings(tmp_path / "cylinder", Hints(channels={"u": "w"}))
 
 
 def test_frames_after_convergence_are_dropped_on_request(tmp_path: Path) -> None:
@@ -200,24 +196,13 @@ def barrier(rows: slice, columns: slice) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("body", "unit"),
-    [
-        (barrier(slice(0, 4), slice(50, 60)), "m"),
-        (barrier(slice(0, 4), slice(0, 60)), "D"),
-    ],
-)
-def test_a_barrier_elsewhere_is_refused(tmp_path: Path, body: torch.Tensor, unit: str) -> None:
-    with refused("barrier", "0.5 m"):
-        write_cfdbench(tmp_path, "dam", "prop", [flow(body=body, length_unit=unit)])
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
     ("problem", "change", "message"),
     [
         ("tube", {"parameters": {}}, "velocity and viscosity"),
         ("tube", {"valid": torch.arange(32 * 128).reshape(32, 128) > 9}, "values are missing"),
         ("cylinder", {}, "found none"),
+        ("dam", {"body": barrier(slice(0, 4), slice(50, 60))}, "barrier.*0.5 m"),
+        ("dam", {"body": barrier(slice(0, 4), slice(0, 60)), "length_unit": "D"}, "barrier.*0.5 m"),
     ],
 )
 def test_a_flow_that_the_layout_cannot_hold_is_refused(
@@ -228,42 +213,16 @@ def test_a_flow_that_the_layout_cannot_hold_is_refused(
     assert not list(tmp_path.rglob("*.npy"))
 
 
-def test_a_write_that_fails_leaves_no_half_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_bytes = Path.write_bytes
-
-    def fail_at_v(path: Path, content: bytes) -> int:
-        if path.name == "v.npy":
-            raise OSError(28, "no space")
-        return write_bytes(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", fail_at_v)
-    with pytest.raises(OSError, match="case0000.*No space left"):
-        write_cfdbench(tmp_path, "tube", "prop", [flow()])
-    assert list((tmp_path / "tube" / "prop").iterdir()) == []
-
-
 # Bad input
-
-
-def save_object(path: Path) -> None:
-    np.save(path, np.array([{}, 1], dtype=object), allow_pickle=True)
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (truncate, "the array of numbers"),
-        (save_object, "Python objects"),
-        (lambda path: np.save(path, np.ones((64, 64))), r"float64 of shape \(64, 64\)"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "the array of numbers"),
+        (lambda path: np.save(path, np.array([{}, 1], dtype=object)), "Python objects"),
         (lambda path: np.save(path, np.ones((5, 64, 64))), "one shape"),
         (lambda path: path.with_name("case.json").write_text('{"vel_in": 1.0}'), "missing density"),
-        (lambda path: path.with_name("case.json").write_text('{"vel_in": 1'), "cannot be read"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path: Path, spoil: Any, message: str) -> None:

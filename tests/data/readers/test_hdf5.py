@@ -1,6 +1,5 @@
 """HDF5 files with named datasets."""
 
-import pickle
 from pathlib import Path
 
 import h5py
@@ -31,13 +30,11 @@ def test_fields_and_units_are_found_by_name(tmp_path: Path) -> None:
     path = tmp_path / "flow.h5"
     write_flow(path, p=fields()["u"].astype(np.float64))
     assert hdf5.recognise(path)
-    recordings = hdf5.open_recordings(path)
-    (trajectory,) = recordings
+    (trajectory,) = hdf5.open_recordings(path)
     assert_flow(trajectory)
     assert trajectory.spec.channels == ("u", "v", "p")
     assert trajectory.spec.units == ("m/s", "m/s", "1")
     assert (trajectory.length_unit, trajectory.time_unit) == ("mm", "s")
-    assert_flow(pickle.loads(pickle.dumps(recordings[0])))
 
 
 def test_attributes_of_the_file_may_hold_the_steps(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """MATLAB files of version 5 and 7.3."""
 
-import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ def test_meshes_and_frames_in_matlab_order(tmp_path: Path, write: Write) -> None
     assert recordings[0].spec.grid.body is not None
     assert torch.equal(recordings[0].spec.grid.body, torch.from_numpy(body))
     assert any("info" in note for note in recordings.notes)
-    assert_flow(pickle.loads(pickle.dumps(recordings[0])))
 
 
 def test_complex_fields_are_refused(tmp_path: Path) -> None:
@@ -94,10 +92,6 @@ def test_arrays_are_listed_if_no_flow_is_found(tmp_path: Path, write: Write) -> 
     with pytest.raises(SourceError, match=r"alpha \w+ \(5, 7, 6\)"):
         matlab.open_recordings(path)
     assert_flow(matlab.open_recordings(path, Hints(channels={"u": "alpha", "v": "beta"}))[0])
-    for content, found in (({"u": flow()["u"]}, "'u' but no 'v'"), ({"data": {}}, "data; structs")):
-        write(path, {**content, "Re": 100.0})
-        with pytest.raises(SourceError, match=found):
-            matlab.open_recordings(path)
 
 
 @both

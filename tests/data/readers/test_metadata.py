@@ -234,6 +234,9 @@ def test_contradictory_facts_need_override_metadata(
         ({"sides": "perodic"}, "periodic, wall.*x=perodic"),
         ({"sides": "left=periodic"}, "left and right"),
         ({"parameters": {"Re": float("nan")}}, "'Re' .*nan"),
+        ({"scale": "0.05mm"}, "0.05mm/px, 50um/px or 20px/mm, found '0.05mm'"),
+        ({"scale": "0mm/px"}, "'0mm/px'"),
+        ({"pulse_delay": "27 mm"}, "27ms or 500us, found '27 mm'"),
     ],
 )
 def test_wrong_hints_are_refused(hints: dict[str, Any], found: str) -> None:

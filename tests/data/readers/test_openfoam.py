@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from pibert.data.format import check, write
 from pibert.data.readers import open_recordings, openfoam
 from pibert.data.readers.recordings import Hints, SourceError
 from tests.lookalikes.flow import T, X, Y, assert_flow, velocity
@@ -50,8 +49,6 @@ def test_raw_surfaces_are_read_with_the_times_of_their_folders(tmp_path: Path) -
         assert any("p_rgh" in note for note in recordings.notes)
     np.testing.assert_allclose(recordings[0].time, T)
     assert_flow(pickle.loads(pickle.dumps(recordings[0])))
-    write(tmp_path / "flow.h5", list(recordings))
-    check(tmp_path / "flow.h5")
 
 
 @pytest.mark.parametrize("binary", [False, True])
@@ -69,8 +66,6 @@ def test_equal_cells_are_read_at_their_centres(tmp_path: Path, binary: bool) -> 
     assert trajectory.local["plane"] == {"normal": "z", "position": 0.5}
     states = trajectory.read()
     torch.testing.assert_close(states[:, 2], states[:, 0] ** 2)
-    write(tmp_path / "flow.h5", [pickle.loads(pickle.dumps(recordings[0]))])
-    check(tmp_path / "flow.h5")
 
 
 def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Files of every kind that ``pibert convert`` reads, as the server opens them."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
-import xarray
 
 from pibert.data import isolation
 from pibert.data.readers import open_recordings
@@ -18,8 +16,9 @@ from pibert.serve.answers import Answer
 from pibert.serve.app import PAGE
 from pibert.serve.limits import Refusal
 from pibert.serve.opened import HINTS, KNOWN, open_file, read_hints
-from tests.lookalikes import piv, vtk
-from tests.lookalikes.flow import T, X, Y, fields
+from tests.fuzz.corpus import CORPUS
+from tests.fuzz.hdf5 import WAYS, lead_out
+from tests.lookalikes.flow import X, Y, fields
 from tests.serve.server_process import ROOT
 
 METRIC = ({"u": "m/s", "v": "m/s"},)
@@ -37,15 +36,6 @@ def refused(path: Path, **hints: Any) -> Refusal:
     return found.value
 
 
-def named() -> dict[str, Any]:
-    """The flow as arguments of NumPy, whose own options have other types."""
-    return dict(fields())
-
-
-def write_npz(path: Path) -> None:
-    np.savez(path, **named(), x=X, y=Y, t=T)
-
-
 def write_jet(path: Path) -> None:
     """Bare arrays of a measurement: millimetres, a time step, marks of spurious vectors."""
     own = fields()
@@ -55,54 +45,16 @@ def write_jet(path: Path) -> None:
     np.savez(path, uv=uv, x_mm=1000 * X, y_mm=1000 * Y, dt_s=np.array(0.05), outlier=spurious)
 
 
-def write_mat(path: Path) -> None:
-    scipy.io.savemat(path, {**named(), "x": X, "y": Y, "t": T})
-
-
-def write_h5(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        for name, values in {**named(), "x": X, "y": Y, "t": T}.items():
-            file[name] = values
-
-
-def write_nc(path: Path) -> None:
-    data = {name: (("t", "y", "x"), v, {"units": "m/s"}) for name, v in fields().items()}
-    places = {"x": ("x", X, {"units": "m"}), "y": ("y", Y, {"units": "m"}), "t": T}
-    xarray.Dataset(data, coords=places).to_netcdf(path, engine="h5netcdf")
-
-
-def write_csv(path: Path) -> None:
-    x, y = np.meshgrid(X, Y)
-    own = fields()
-    rows = [
-        np.stack([np.full(x.size, t), *(v.ravel() for v in (x, y, own["u"][n], own["v"][n]))], -1)
-        for n, t in enumerate(T)
-    ]
-    np.savetxt(path, np.concatenate(rows), delimiter=",", header="t,x,y,u,v", comments="")
-
-
-def write_vtk(path: Path) -> None:
-    own = fields()
-    velocity = np.stack([own["u"][0], own["v"][0], 0 * own["u"][0]], -1)[None]
-    vtk.write_legacy(path, "STRUCTURED_POINTS", (X, Y, np.zeros(1)), {"U": velocity})
-
-
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "flow.npz": write_npz,
-    "jet.npz": write_jet,
-    "flow.mat": write_mat,
-    "flow.h5": write_h5,
-    "flow.nc": write_nc,
-    "flow.csv": write_csv,
-    "flow.vtk": write_vtk,
-    "openpiv.txt": lambda path: piv.write_openpiv(path, piv.sample()),
-}
-
-
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("flow.npz", "jet.npz", "old.mat", "named.h5", "flow.nc", "flow.csv", "legacy.vtk"),
+        "openpiv.txt",
+    ],
+)
 def test_the_server_opens_what_convert_reads(name: str, tmp_path: Path):
     path = tmp_path / name
-    WRITERS[name](path)
+    write_jet(path) if name == "jet.npz" else CORPUS[name](path)
     truth = open_recordings(path)[0]
     answer = opened(path, units=())  # without a model no unit is assumed
     found = answer.facts
@@ -121,13 +73,14 @@ def test_the_server_opens_what_convert_reads(name: str, tmp_path: Path):
 
 
 def test_of_a_long_recording_the_first_frames_are_taken(tmp_path: Path):
-    write_csv(tmp_path / "flow.csv")
-    truth = open_recordings(tmp_path / "flow.csv")[0]
-    answer = opened(tmp_path / "flow.csv", units=(), limit=4 * 2 * 5 * 7 * 3)
+    path = tmp_path / "flow.nc"
+    CORPUS["flow.nc"](path)
+    truth = open_recordings(path)[0]
+    answer = opened(path, units=(), limit=4 * 2 * 5 * 7 * 3)
     assert answer.facts["stop"] == 3 and answer.facts["frames"] == 6
     assert "the first 3 of 6 frames" in [note["text"] for note in answer.facts["notes"]]
     np.testing.assert_array_equal(answer.arrays["fields"], truth.read(slice(3)).float().numpy())
-    flow = open_recordings(tmp_path / "flow.csv", isolate=isolation.Limits(1 << 30, 30.0, 1 << 20))
+    flow = open_recordings(path, isolate=isolation.Limits(1 << 30, 30.0, 1 << 20))
     assert not isinstance(flow[0].states, torch.Tensor)  # frames are sent on request
 
 
@@ -141,7 +94,8 @@ def test_the_description_lists_the_formats_and_the_metadata():
 
 
 def test_the_hint_that_is_missing_is_named_and_taken(tmp_path: Path):
-    np.savez(tmp_path / "one.npz", **named(), x=X)
+    one: dict[str, Any] = {**fields(), "x": X}
+    np.savez(tmp_path / "one.npz", **one)
     refusal = refused(tmp_path / "one.npz")
     assert refusal.code == "invalid"
     assert "not along y; give their spacing in the same unit (dy)" in refusal.message
@@ -162,29 +116,17 @@ def test_a_file_that_may_name_others_is_refused(name: str):
     assert found.value.code == "malformed"
 
 
-def test_hdf5_that_refers_to_other_files_is_refused(tmp_path: Path):
-    secret, path = tmp_path / "secret.bin", tmp_path / "flow.h5"
-    secret.write_bytes(bytes(1000))
-    for kind in ("link", "storage", "virtual"):
-        write_h5(path)
-        with h5py.File(path, "a") as file:
-            del file["u"]
-            if kind == "link":
-                file["u"] = h5py.ExternalLink("/etc/other.h5", "u")
-            elif kind == "storage":
-                whole = (secret, 0, h5py.h5f.UNLIMITED)
-                file.create_dataset("u", (6, 5, 7), "u1", external=[whole])
-            else:
-                layout = h5py.VirtualLayout((6, 5, 7), "u1")
-                layout[:] = h5py.VirtualSource("/etc/other.h5", "u", (6, 5, 7))
-                file.create_virtual_dataset("u", layout)
-        refusal = refused(path)
-        assert refusal.code == "malformed" and "another file" in refusal.message
-    write_h5(path)
+@pytest.mark.parametrize("way", WAYS)
+def test_hdf5_that_refers_to_other_files_is_refused(tmp_path: Path, way: str):
+    path = tmp_path / "flow.h5"
+    CORPUS["named.h5"](path)
     with h5py.File(path, "a") as file:
         file["inner/loop"] = file["/"]  # hard links may go round in circles
         file["soft"] = h5py.SoftLink("/u")
     assert opened(path).facts["frames"] == 6
+    lead_out(path, way)
+    refusal = refused(path)
+    assert refusal.code == "malformed" and "another file" in refusal.message
 
 
 def test_damaged_files_are_refused_in_words(tmp_path: Path):
@@ -212,8 +154,8 @@ def test_memory_and_time_of_the_reading_process_are_limited(tmp_path: Path):
     with pytest.raises(Refusal) as found:
         opened(tmp_path / "bomb.mat", limit=1_000_000)
     assert found.value.code == "too_large" and "memory" in found.value.message
-    write_mat(tmp_path / "flow.mat")
-    data = (tmp_path / "flow.mat").read_bytes()
+    CORPUS["old.mat"](tmp_path / "old.mat")
+    data = (tmp_path / "old.mat").read_bytes()
     with pytest.raises(Refusal) as found:
-        open_file(data, None, LIMIT, 1e-4, METRIC, name="flow.mat")
+        open_file(data, None, LIMIT, 1e-4, METRIC, name="old.mat")
     assert found.value.code == "timeout"

@@ -82,20 +82,6 @@ def test_without_fcntl_one_process_at_a_time_trains_into_a_folder(
         pass
 
 
-def test_leftovers_of_a_dead_process_are_removed_and_those_of_a_living_one_stay(
-    tmp_path: Path,
-) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    for pid in (ended.pid, os.getpid(), os.getppid()):
-        (tmp_path / f".flow.h5.{pid}-0.partial").touch()
-        (tmp_path / f".flow.pvd.{pid}-0.partial").mkdir()
-    for name in ("flow.h5", "flow.pvd"):
-        partial.remove_leftovers(tmp_path / name)
-        left = {path.name.split(".")[3] for path in tmp_path.glob(f".{name}.*")}
-        assert left == {f"{os.getpid()}-0", f"{os.getppid()}-0"}
-
-
 def test_on_windows_no_process_is_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", lambda *arguments: pytest.fail("it would end the process"))
     monkeypatch.setattr(os, "name", "nt")

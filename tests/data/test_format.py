@@ -239,11 +239,13 @@ def test_only_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
     }
     for name in names.values():
         (tmp_path / name).touch()
+    folder = tmp_path / f".flow.h5.{dead.pid}-5.partial"
+    folder.mkdir()
     with (tmp_path / names["locked"]).open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         write(tmp_path / "flow.h5", [make_trajectory()])
     left = {key for key, name in names.items() if (tmp_path / name).exists()}
-    assert left == set(names) - {"dead"}
+    assert left == set(names) - {"dead"} and not folder.exists()
 
 
 def test_a_file_is_on_the_disk_before_it_gets_its_name(

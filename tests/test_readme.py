@@ -3,7 +3,6 @@
 import functools
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,9 +211,3 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     few = functools.partial(report_page.write_report, figures=FIGURES[:1])
     monkeypatch.setattr(report_page, "write_report", few)
     assert len(follow_commands("README.md")) > 3
-
-
-@pytest.mark.slow
-def test_the_demo_is_made(tmp_path: Path) -> None:
-    subprocess.run(["make", "demo", f"DEMO={tmp_path / 'demo'}"], cwd=ROOT, check=True)
-    assert (tmp_path / "demo" / "comparison" / "report.html").is_file()

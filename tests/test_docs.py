@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 
+import pibert
 from pibert.cli import app
 from tests import standins
 from tests.documents import (
@@ -27,6 +29,7 @@ from tests.documents import (
     run_python,
     words,
 )
+from tests.helpers import TINY_OPTIONS, tiny_spec
 from tests.serve.server_process import ServerProcess
 from tests.test_tutorials import TUTORIALS
 
@@ -104,9 +107,15 @@ def test_all_python_of_the_pages_is_run_by_some_test() -> None:
         assert Path(page).name in (ROOT / test).read_text(), (page, test)
 
 
-def test_the_example_of_predicting_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
-    standins.trained_model(tmp_path)
+    return tmp_path
+
+
+def test_the_example_of_predicting_runs(here: Path) -> None:
+    standins.trained_model(here)
     fields = np.load("fields.npy")
     code, gradients = python_blocks("docs/predicting.md")
     names: Any = run_python(
@@ -117,11 +126,8 @@ def test_the_example_of_predicting_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["by_fields"].any() and names["by_reynolds"].any()
 
 
-def test_the_example_of_statistics_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    standins.wakes(tmp_path)
+def test_the_example_of_statistics_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    standins.wakes(here)
     (code,) = python_blocks("docs/piv.md")
     names: Any = run_python("docs/piv.md", code)
     assert names["found"].tke.shape == names["found"].spec.grid.shape
@@ -132,15 +138,11 @@ def test_the_example_of_statistics_runs(
 @pytest.mark.filterwarnings("ignore::pibert.notes.InputWarning")
 @pytest.mark.parametrize("which", ["loop", "optuna"])
 def test_the_examples_of_sweeps_choose_on_validation_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    import pibert
-    from tests.helpers import TINY_OPTIONS
-
     if which == "optuna":
         pytest.importorskip("optuna")
-    monkeypatch.chdir(tmp_path)
-    standins.wakes(tmp_path)
+    standins.wakes(here)
     whole, evaluated = pibert.fit, []
 
     def tiny(flow: Any, *, settings: dict[str, Any], **how: Any) -> Any:
@@ -153,7 +155,7 @@ def test_the_examples_of_sweeps_choose_on_validation_data(
     run_python("docs/sweeps.md", loop if which == "loop" else optuna)
     errors = {
         path.parent: pibert.load(path.parent).card["metrics"]["reconstruction"]
-        for path in (tmp_path / "runs").rglob("model.json")
+        for path in (here / "runs").rglob("model.json")
     }
     assert len(errors) == 4
     assert [path.resolve() for path in evaluated] == [min(errors, key=lambda k: errors[k])]
@@ -161,14 +163,8 @@ def test_the_examples_of_sweeps_choose_on_validation_data(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pibert.notes.InputWarning")
-def test_the_page_on_python_can_be_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import pibert
-    from tests.helpers import TINY_OPTIONS
-
-    monkeypatch.chdir(tmp_path)
-    standins.piv_recording(tmp_path, frames=60)
+def test_the_page_on_python_can_be_followed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    standins.piv_recording(here, frames=60)
     whole = pibert.fit
 
     def short(flow: Any, **how: Any) -> Any:
@@ -188,24 +184,16 @@ def test_the_page_on_python_can_be_followed(
         assert Path(file).exists(), file
 
 
-def test_the_example_of_a_writer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    from tests.helpers import tiny_spec
-
-    monkeypatch.chdir(tmp_path)
+def test_the_example_of_a_writer_runs(here: Path) -> None:
     frames = (torch.randn(2, 2, 16, 16), torch.tensor([0.1, 0.2]).double(), torch.tensor([1, 2]))
     block = (*frames, torch.ones(2, 16, 16, dtype=torch.bool))
     (code,) = python_blocks("docs/rollout.md")
     run_python("docs/rollout.md", code, spec=tiny_spec(), blocks=[block])
-    assert len(list((tmp_path / "wake_frames").glob("*.vti"))) == 2
+    assert len(list((here / "wake_frames").glob("*.vti"))) == 2
 
 
-def test_the_example_of_prediction_intervals_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    standins.calibrated_model(tmp_path)
+def test_the_example_of_prediction_intervals_runs(here: Path) -> None:
+    standins.calibrated_model(here)
     (code,) = python_blocks("docs/uncertainty.md")
     names: Any = run_python("docs/uncertainty.md", code)
     found = names["found"]
@@ -214,21 +202,19 @@ def test_the_example_of_prediction_intervals_runs(
     assert names["ood"].p.shape == (4,)
 
 
-def test_the_example_of_a_run_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    standins.wakes(tmp_path)
+def test_the_example_of_a_run_runs(here: Path) -> None:
+    standins.wakes(here)
     (code,) = python_blocks("docs/runs.md")
     names: Any = run_python("docs/runs.md", code)
     assert names["finished"].metrics and names["predictor"].spec.channels == ("u", "v")
 
 
 @pytest.mark.slow
-def test_the_example_of_a_request_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    standins.trained_model(tmp_path)
+def test_the_example_of_a_request_runs(here: Path) -> None:
+    standins.trained_model(here)
     np.save("fields.npy", np.nan_to_num(np.load("fields.npy")))
     (code,) = python_blocks("docs/serving.md")
-    server = ServerProcess([tmp_path / "runs/wake", "--wait", 0])
+    server = ServerProcess([here / "runs/wake", "--wait", 0])
     try:
         server.wait_until_ready()
         names: Any = run_python("docs/serving.md", code.replace(":8000", f":{server.port}"))
@@ -269,11 +255,3 @@ def test_the_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
     assert "Predictor" in (tmp_path / "reference/predictor.html").read_text()
     for page in ("changelog.html", "notebooks/own-arrays.html", "benchmarks.html"):
         assert (tmp_path / page).exists()
-
-
-@pytest.mark.parametrize("page", LINKING)
-def test_every_python_file_that_a_page_names_exists(page: str) -> None:
-    tops = ("pibert", "tests", "studies", "benchmarks", "validation")
-    known = [f"/{path.relative_to(ROOT)}" for top in tops for path in (ROOT / top).rglob("*.py")]
-    named = re.findall(r"`([\w./-]+\.py)`", read_page(page))
-    assert [name for name in named if not any(own.endswith(f"/{name}") for own in known)] == []

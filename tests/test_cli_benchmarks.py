@@ -198,44 +198,6 @@ def test_a_partial_download_is_refused_with_the_command_that_resumes_it(mirror: 
     assert shard.name in error and "pibert download realpdebench fsi" in error
 
 
-def test_an_index_that_names_absent_flows_is_refused(mirror: Path) -> None:
-    download(mirror, "fsi")
-    index = Path("data/realpdebench/fsi/hf_dataset/val_index_real.json")
-    entries = json.loads(index.read_text())
-    index.write_text(json.dumps([*entries, {"sim_id": "9999_1.0_0.5_1.h5", "time_id": 10}]))
-    error = begun("fsi-real")
-    assert "9999_1.0_0.5_1" in error and "pibert download realpdebench fsi" in error
-    index.unlink()
-    error = begun("fsi-real")
-    assert index.name in error and "pibert download realpdebench fsi" in error
-
-
-def test_lists_that_do_not_fit_the_data_are_refused() -> None:
-    for number in range(4):
-        folder = Path(f"data/cfdbench/tube/prop/case{number:04d}")
-        cfdbench.write_case(folder, cfdbench.CASES["tube"])
-    error = begun("cfdbench-tube", "data.tube.split=stated")
-    assert "bc, geo" in error and "studies.cfdbench tube" in error
-    eagle.write_simulation(Path("data/eagle/Spl/20/2"), frames=8, columns=5, rows=4)
-    stated = ("data.eagle.path=data/eagle/Spl", "data.eagle.split=stated")
-    error = begun("eagle", *stated)
-    assert "Splits/train.txt" in error and "EagleMeshTransformer" in error
-    Path("data/eagle/Splits").mkdir()
-    for name in ("train", "valid", "test"):
-        Path(f"data/eagle/Splits/{name}.txt").write_text("Spl/20/2\nSpl/99/1\n")
-    error = begun("eagle", *stated)
-    assert "1 of 2" in error and "Spl_99_1" in error
-
-
-def test_a_split_that_does_not_match_the_data_is_refused(mirror: Path) -> None:
-    download(mirror, "fsi")
-    assert "stride 20" in begun("fsi-real", "data.fsi.stride=20")
-    assert "found 50" in begun("fsi-real", "data.fsi.options.window=50")
-    assert "found 'sane'" in begun("fsi-real", "data.fsi.options.test_mode=sane")
-    Path("data/realpdebench/fsi/in_dist_test_params_real.json").write_text("{}")
-    assert "'in_dist'" in begun("fsi-real", "data.fsi.options.test_mode=in_dist")
-
-
 def test_an_experiment_and_a_plan_in_each_others_place_are_refused_with_the_other_command() -> None:
     plan, experiment = CONFIGS / "comparisons" / "fsi-real.toml", CONFIGS / "fsi-real.toml"
     assert "pibert compare" in refusal("train", "--config", plan, "--out", "run")

@@ -102,13 +102,6 @@ def test_the_report_is_one_page_with_tables_and_pictures(
     assert "\\toprule" in (compared / "tables.tex").read_text()
 
 
-@pytest.mark.slow
-def test_every_figure_of_the_report_can_be_drawn(compared: Path) -> None:
-    code, text = pibert("report", str(compared))
-    assert code == 0, text
-    assert "could not be drawn" not in (compared / "report.html").read_text()
-
-
 def test_a_finished_run_can_enter(compared: Path, tmp_path: Path) -> None:
     folder = compared / "runs" / "wakes" / "unet-0"
     out = tmp_path / "out"

@@ -2,8 +2,6 @@
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,12 +91,7 @@ def test_convert_states_family_sides_and_parameters_also_of_its_own_files(tmp_pa
     assert trajectory.parameters == {"Re": 3000.0} and trajectory.spec.grid.periodic_x
     assert trajectory.spec.family == "incompressible" and "family" not in trajectory.local
     again = ("convert", second, other, "--parameter", "Re=100")
-    for more, named in (
-        ((), "Re is 3000 in the file, but you state 100"),
-        (("--family", "stokes"), "incompressible"),
-        (("--sides", "x=perodic"), "periodic, wall"),
-    ):
-        assert named in refusal(*again, *more)
+    assert "Re is 3000 in the file, but you state 100" in refusal(*again)
     assert not other.exists()
     assert "Re 3000 -> 100" in well(*again, "--override-metadata").stderr
     assert Reader(other)[0].parameters == {"Re": 100.0}
@@ -109,9 +102,7 @@ def test_convert_states_family_sides_and_parameters_also_of_its_own_files(tmp_pa
     [
         ("inspect absent.npz", "absent.npz: there is no such file"),
         ("inspect broken.npz", "broken.npz"),
-        ("inspect shear.flow.npz --kind numpy", "unknown kind 'numpy'"),
         ("inspect shear.flow.npz --dt -1", "dt must be positive, found -1"),
-        ("convert shear.flow.npz out.h5 --keep w", "['w']"),
         ("convert shear.flow.npz out.h5 --frames 9", "--frames takes a range"),
         ("convert shear.flow.npz out.h5 --scenario fsi", "kind 'arrays' has no option scenario"),
         ("convert shear.flow.npz shear.flow.npz", "is the input or a file of it"),
@@ -119,8 +110,6 @@ def test_convert_states_family_sides_and_parameters_also_of_its_own_files(tmp_pa
         ("convert shear.flow.npz /proc/x.h5", "/proc/x.h5: cannot write"),
         ("convert shear.flow.npz locked.h5 --overwrite", "locked.h5 is read-only"),
         ("generate hat", "'hat'"),
-        ("generate heat --set sise=3", "'sise'"),
-        ("generate heat --samples 1 --out /proc/x.h5", "/proc/x.h5"),
     ],
 )
 def test_wrong_input_gives_one_line_and_leaves_no_file(
@@ -134,17 +123,6 @@ def test_wrong_input_gives_one_line_and_leaves_no_file(
     before = sorted(tmp_path.iterdir())
     assert named in refusal(*words.split())
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_the_package_can_be_run_as_a_module() -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", "pibert", "generate", "--device", "tpu", "heat"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert found.returncode == 2
-    assert found.stderr == "error: there is no device 'tpu'; choose from: auto, cpu\n"
 
 
 # Generation

@@ -1,16 +1,10 @@
-"""Multiresolution PIBERT through every command, on flows and a model as small as they can be."""
+"""Multiresolution PIBERT from pretraining to filled gaps, on flows as small as they can be."""
 
-import asyncio
 from pathlib import Path
-from typing import Any
 
-import httpx
-import numpy as np
 import pytest
 import torch
-import uvicorn
 
-import pibert
 from pibert.data.format import Reader, write
 from pibert.fields import Trajectory
 from pibert.solver.turbulence import Turbulence
@@ -68,41 +62,3 @@ def test_it_fills_what_it_was_pretrained_for(trained: Path, flows: Path, tmp_pat
         found = reader[0].read()
     there = valid[:, None].expand_as(found)
     assert found.isfinite().all() and torch.equal(found[there], gaps.read()[there])
-
-
-def test_it_predicts_with_intervals_is_scored_and_explains(
-    trained: Path, flows: Path, tmp_path: Path
-) -> None:
-    well("calibrate", trained, "--leads", "2", "--starts", "4")
-    well("evaluate", trained, "--rollout", "2")
-    out = tmp_path / "next.h5"
-    well("rollout", flows, "--model", trained, "--steps", "2", "--level", "0.5", "--out", out)
-    with Reader(out) as reader:
-        assert reader[0].read().isfinite().all()
-    with Reader(flows) as reader:
-        frame, known = reader[0].read(slice(0, 1)), reader[0].parameters
-    found = pibert.load(trained).explain(frame, dict(known))
-    assert found.attention.shape[-2:] == found.bias.shape[-2:] == (3, 4)
-    assert found.notes == () and found.prediction.isfinite().all()
-
-
-def test_it_is_served(trained: Path, flows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Reader(flows) as reader:
-        frame, known = reader[0].read(slice(0, 1)), dict(reader[0].parameters)
-    body = {"model": "run", "fields": frame.tolist(), "parameters": known}
-    answers: list[httpx.Response] = []
-
-    async def ask(gate: Any) -> None:
-        transport = httpx.ASGITransport(gate)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            answers.append(await client.post("/v1/step", json=body))
-
-    # Without a socket: starting a server takes longer than all the rest.
-    monkeypatch.setattr(
-        uvicorn.Server, "run", lambda server, sockets: asyncio.run(ask(server.config.app))
-    )
-    well("serve", trained, "--port", 0)
-    (answer,) = answers
-    assert answer.status_code == 200, answer.text
-    expected = pibert.load(trained).step(frame, known)
-    np.testing.assert_allclose(answer.json()["prediction"], expected, rtol=1e-4, atol=1e-4)

@@ -149,15 +149,6 @@ def test_without_a_file_the_defaults_are_shown() -> None:
     assert (shown["data"]["path"], shown["data"]["case"]) == ("my flow.h5", "none")
 
 
-def test_settings_are_listed_with_default_and_meaning() -> None:
-    lines = succeed("config", "list").splitlines()
-    assert len(lines) == len(config.schema(Experiment))
-    assert "training.epochs = 20  # a whole number of at least 1" in lines
-    only = succeed("config", "list", "hardware").splitlines()
-    assert only and all(line.startswith("hardware.") for line in only)
-    assert "choose from: data, model" in refusal("config", "list", "hardwere")
-
-
 # Progress
 
 
@@ -179,14 +170,6 @@ def told(progress: TrainingProgress, output: io.StringIO) -> str:
     return output.getvalue()
 
 
-def test_a_terminal_shows_a_bar_and_a_line_per_epoch() -> None:
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=140, color_system=None)
-    text = told(TrainingProgress(console), output)
-    assert text.count("train 5.0000e-01") == 2 and text.count("could not write [this]") == 2
-    assert "step 4/6" in text and "1.250e-01" in text
-
-
 def test_the_time_left_follows_from_the_speed_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("pibert.progress.time.monotonic", lambda: now[0])
@@ -198,26 +181,6 @@ def test_the_time_left_follows_from_the_speed_so_far(monkeypatch: pytest.MonkeyP
             progress.step(done, 0.125)
     first, second = output.getvalue().splitlines()
     assert "15 min" in first and " 6 s" in second
-
-
-def test_a_log_gets_the_first_and_last_epoch_and_a_line_every_half_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = iter(range(0, 1000, 5))
-    monkeypatch.setattr("pibert.progress.time.monotonic", lambda: float(next(clock)))
-    output = io.StringIO()
-    with TrainingProgress(Console(file=output, force_terminal=False)) as progress:
-        progress.describe(["Model: tiny"])
-        progress.start(40, 0)
-        for epoch in range(1, 21):
-            progress.step(2 * epoch, 0.125)
-            progress.epoch(record(epoch, step=2 * epoch))
-        progress.say("could not write [this]")
-    lines = output.getvalue().splitlines()
-    assert lines[0] == "Model: tiny" and lines[-1] == "Note: could not write [this]"
-    assert lines[1].startswith("epoch    1") and lines[-2].startswith("epoch   20")
-    assert 6 < len(lines) < 15
-    assert all("left" in line for line in lines if line.startswith("step "))
 
 
 def test_other_processes_are_silent(

@@ -10,9 +10,8 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -40,25 +39,12 @@ def head(route: str, length: object, kind: str = NPY, token: str = TOKEN, *more:
     return "\r\n".join((*lines, "", "")).encode()
 
 
-@dataclass
-class Report:
-    """Requests by kind and status, failures of valid ones, and memory in MB."""
-
-    statuses: Counter[tuple[str, str]] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
-    memory: dict[str, float] = field(default_factory=dict)
-
-    def text(self) -> str:
-        lines = [f"  {k:<24} {s:>13} {n:>7}" for (k, s), n in sorted(self.statuses.items())]
-        lines += [f"  memory {name}: {value:.0f} MB" for name, value in self.memory.items()]
-        return "\n".join([*lines, f"  {len(self.failures)} failures", *self.failures[:20]])
-
-
 class Crowd:
     """Clients that ask a server of the model ``wake``; hostile ones send ``side`` x ``side``."""
 
     def __init__(self, server: ServerProcess, side: int, seed: int) -> None:
-        self.report = Report()
+        self.statuses: Counter[tuple[str, str]] = Counter()
+        self.failures: list[str] = []
         self._port, self._pid, self._seed = server.port, server.process.pid, seed
         self._large = as_npy(np.zeros((1, 1, 2, side, side), np.float32))
         self._fields = [frames(1, seed=n).numpy() for n in range(8)]
@@ -79,60 +65,51 @@ class Crowd:
         return int(found[1]) / 1000
 
     async def ask(self, clients: int, seconds: float) -> None:
-        """Have so many clients ask for a while; adds to the report."""
+        """Have so many clients ask for a while; counts statuses, and failures of valid ones."""
         end = time.monotonic() + seconds
         valid = round(VALID_SHARE * clients)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{self._port}",
-            limits=limits,
-            headers=headers,
-            timeout=PATIENCE + 30,
-        ) as client:
+        options: dict[str, Any] = {
+            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            "headers": {"authorization": f"Bearer {TOKEN}"},
+            "timeout": PATIENCE + 30,
+        }
+        address = f"http://127.0.0.1:{self._port}"
+        async with httpx.AsyncClient(base_url=address, **options) as client:
             asking = [self._be_valid(client, n, end) for n in range(valid)]
             hostile = [asyncio.create_task(self._be_hostile(n, end)) for n in range(valid, clients)]
-            watching = asyncio.create_task(self._watch())
             await asyncio.gather(*asking)
-            for task in (*hostile, watching):
+            for task in hostile:
                 task.cancel()
-            await asyncio.gather(*hostile, watching, return_exceptions=True)
-
-    async def _watch(self) -> None:
-        while True:
-            self.report.memory["peak"] = max(self.report.memory.get("peak", 0.0), self.resident())
-            await asyncio.sleep(0.1)
+            await asyncio.gather(*hostile, return_exceptions=True)
 
     async def _be_valid(self, client: httpx.AsyncClient, number: int, end: float) -> None:
         chooser = random.Random(f"{self._seed} valid {number}")
         while time.monotonic() < end:
-            kind = chooser.choice(list(VALID))
+            kind = chooser.choice(VALID)
             try:
-                while (status := await VALID[kind](self, client, chooser)) == BUSY:
-                    self.report.statuses[kind, str(BUSY)] += 1
+                while (status := await getattr(self, kind)(client, chooser)) == BUSY:
                     await asyncio.sleep(1)
-                self.report.statuses[kind, str(status)] += 1
+                self.statuses[kind, str(status)] += 1
             except Exception as error:
-                self.report.statuses[kind, type(error).__name__] += 1
-                self.report.failures.append(f"{kind}: {type(error).__name__}: {error}"[:300])
+                self.failures.append(f"{kind}: {type(error).__name__}: {error}"[:300])
             await asyncio.sleep(chooser.uniform(0, 0.2))
 
     async def _be_hostile(self, number: int, end: float) -> None:
         chooser = random.Random(f"{self._seed} hostile {number}")
         while time.monotonic() < end:
-            kind = chooser.choice(list(HOSTILE))
+            kind = chooser.choice(HOSTILE)
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=65536)
                 try:
-                    status = await HOSTILE[kind](self, reader, writer, chooser)
+                    status = await getattr(self, kind)(reader, writer, chooser)
                 finally:
                     writer.transport.abort()
             except (OSError, asyncio.IncompleteReadError):
                 status = "cut"
             except asyncio.CancelledError:
-                self.report.statuses[f"hostile {kind}", "until the end"] += 1
+                self.statuses[kind, "until the end"] += 1
                 raise
-            self.report.statuses[f"hostile {kind}", status] += 1
+            self.statuses[kind, status] += 1
             await asyncio.sleep(chooser.uniform(0, 0.2))
 
     # Valid requests: each returns the status, or raises what is wrong with the answer.
@@ -218,24 +195,13 @@ class Crowd:
         return "left"
 
 
-VALID: Mapping[str, Callable[[Crowd, httpx.AsyncClient, random.Random], Awaitable[int]]] = {
-    "step": Crowd.step,
-    "rollout": Crowd.rollout,
-    "open": Crowd.open,
-}
-HOSTILE: Mapping[str, Callable[..., Awaitable[str]]] = {
-    "huge values or NaN": Crowd.spoilt,
-    "garbage": Crowd.garbage,
-    "garbage body": Crowd.garbage_body,
-    "oversized": Crowd.oversized,
-    "wrong token": Crowd.wrong_token,
-    "slow sender": Crowd.slow_sender,
-    "no reader": Crowd.no_reader,
-    "leave in body": Crowd.leave_body,
-    "leave in queue": Crowd.leave_queue,
-}
-"""Kinds of hostile clients."""
-EXPECTED = {"huge values or NaN": "422", "garbage body": "400", "wrong token": "401"}
+VALID = ("step", "rollout", "open")
+HOSTILE = (
+    *("spoilt", "garbage", "garbage_body", "oversized", "wrong_token"),
+    *("slow_sender", "no_reader", "leave_body", "leave_queue"),
+)
+"""Kinds of clients."""
+EXPECTED = {"spoilt": "422", "garbage_body": "400", "wrong_token": "401"}
 """Status of those kinds that have an answer; a server whose queue is full says 503 instead."""
 
 
@@ -264,26 +230,20 @@ async def _exchange(reader, writer, route: str, body: bytes, kind: str = NPY) ->
 
 def run(
     server: ServerProcess, clients: int, seconds: float, *, side: int, seed: int, settle: float
-) -> Report:
-    """A crowd asks for so many seconds; memory is back ``settle`` seconds later, or never."""
+) -> tuple[Crowd, bool]:
+    """A crowd asks for so many seconds; whether memory is back ``settle`` seconds later."""
     crowd = Crowd(server, side, seed)
     asyncio.run(crowd.ask(clients, min(10.0, seconds / 2)))  # so that all is allocated
-    crowd.report = Report()
+    crowd.statuses.clear()
+    crowd.failures.clear()
     time.sleep(2.5)  # memory is returned in the second after the last request
-    memory = crowd.report.memory
-    memory["start"] = crowd.resident()
+    # The allocator's own pages differ by some megabytes.
+    level = 1.1 * crowd.resident() + 20
     asyncio.run(crowd.ask(clients, seconds))
     end = time.monotonic() + settle
-    memory["after"] = crowd.resident()
-    while not is_back(memory) and time.monotonic() < end:
+    while not (is_back := crowd.resident() <= level) and time.monotonic() < end:
         time.sleep(0.2)
-        memory["after"] = crowd.resident()
-    return crowd.report
-
-
-def is_back(memory: dict[str, float]) -> bool:
-    """Whether memory is at its level: the allocator's own pages differ by some megabytes."""
-    return memory["after"] <= 1.1 * memory["start"] + 20
+    return crowd, is_back
 
 
 def log_of(server: ServerProcess) -> str:

@@ -4,22 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.hostile import EXPECTED, HOSTILE, TOKEN, is_back, log_of, run
+from tests.serve.hostile import EXPECTED, HOSTILE, TOKEN, log_of, run
 from tests.serve.server_process import ServerProcess
 
 
 def check(models: Path, clients: int, seconds: float, *options: object, side: int) -> set[str]:
     """The kinds of hostile clients that there were."""
     with ServerProcess([models / "wake", *options], PIBERT_TOKEN=TOKEN) as server:
-        report = run(server, clients, seconds, side=side, seed=0, settle=60)
-        said = report.text() + log_of(server)
-        assert not report.failures, said
-        assert "200" in {status for _, status in report.statuses}, said
-        assert is_back(report.memory), said
+        crowd, is_back = run(server, clients, seconds, side=side, seed=0, settle=60)
+        said = f"{crowd.statuses} {crowd.failures[:20]} {log_of(server)}"
+        assert is_back and not crowd.failures, said
+        assert "200" in {status for _, status in crowd.statuses}, said
         for kind, expected in EXPECTED.items():
-            found = {status for name, status in report.statuses if name == f"hostile {kind}"}
+            found = {status for name, status in crowd.statuses if name == kind}
             assert found <= {expected, "503", "until the end"}, said
-    return {name.removeprefix("hostile ") for name, _ in report.statuses} & set(HOSTILE)
+    return {kind for kind, _ in crowd.statuses} & set(HOSTILE)
 
 
 def test_valid_requests_are_answered_among_hostile_ones(models: Path):

@@ -60,9 +60,6 @@ def test_grids_have_points_at_cell_centres(tmp_path: Path) -> None:
     x, y = grid.coordinates(torch.float64)
     assert (x.mean().item(), y.mean().item()) == pytest.approx((0.05, 0.01))
     assert grid.sides == Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.WALL)
-
-
-def test_the_barrier_of_the_published_example(tmp_path: Path) -> None:
     body = open_one(tmp_path, "dam").spec.grid.body
     # Centres (j + 0.5) * 1.5 / 64 in [0.5, 0.55]: j = 21, 22. (i + 0.5) / 160 <= 0.1: i <= 15.
     expected = torch.zeros(64, 64, dtype=torch.bool)

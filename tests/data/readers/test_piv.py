@@ -175,6 +175,11 @@ def test_other_columns_are_named_and_can_be_kept(tmp_path: Path) -> None:
     assert_is_sample(flagged, [(3, 0), (3, 1)])
 
 
+EMPTY = np.empty((0, 0))
+ROWS = [*(sample()[name] for name in "xyuv"), KINDS, *[EMPTY] * 7]
+"""A frame of a session of PIVlab, without filtered vectors."""
+
+
 def numbered(folder: Path, numbers: list[int], name: str = "B{}.txt") -> None:
     folder.mkdir(exist_ok=True)
     for number in numbers:
@@ -323,17 +328,17 @@ def test_damaged_mat_files_are_refused(tmp_path: Path, v73: bool) -> None:
 def test_pivlab_sessions_are_calibrated_as_pivlab_exports_them(
     tmp_path: Path, v73: bool, upward: bool, structs: bool
 ) -> None:
-    field, empty = sample(), np.empty((0, 0))
+    field = sample()
     field = {**field, "y": np.flipud(field["y"]) if upward else field["y"]}
     kinds = KINDS.copy()
-    vectors = [field["x"], field["y"], field["u"] + 100, field["v"], np.ones((4, 6)), empty]
-    rows = [*vectors, field["u"], field["v"], kinds, empty, empty, np.full((4, 6), 0.7)]
+    vectors = [field["x"], field["y"], field["u"] + 100, field["v"], np.ones((4, 6)), EMPTY]
+    rows = [*vectors, field["u"], field["v"], kinds, EMPTY, EMPTY, np.full((4, 6), 0.7)]
     settings: dict[str, Any] = {"calxy": 1e-4, "calu": 0.02, "calv": -0.02 if upward else 0.02}
     settings |= {"x_axis_direction": 1.0, "y_axis_direction": 2.0 if upward else 1.0}
     settings |= {"offset_x_true": 1e-3, "offset_y_true": 0.0, "size_of_the_image": [40.0, 112.0]}
     path = tmp_path / "session.mat"
     # The frame in the middle was not analysed.
-    write_pivlab_session(path, [rows, [empty] * 12, rows], settings, v73=v73, structs=structs)
+    write_pivlab_session(path, [rows, [EMPTY] * 12, rows], settings, v73=v73, structs=structs)
     (flow,) = recordings = open_recordings(path)
     assert upward != any("--flip y,v" in note for note in recordings.notes)
     assert flow.num_frames == 2 and flow.spec.units == ("m/s", "m/s") and flow.length_unit == "m"
@@ -352,34 +357,28 @@ def test_pivlab_sessions_are_calibrated_as_pivlab_exports_them(
 
 
 def test_pivlab_sessions_without_calibration_or_results(tmp_path: Path) -> None:
-    field, empty = sample(), np.empty((0, 0))
-    rows = [*(field[name] for name in "xyuv"), KINDS, *[empty] * 7]
-    write_pivlab_session(tmp_path / "a.mat", [rows], {"calxy": 1.0, "caluv": 1.0}, v73=True)
+    write_pivlab_session(tmp_path / "a.mat", [ROWS], {"calxy": 1.0, "caluv": 1.0}, v73=True)
     recordings = open_recordings(tmp_path / "a.mat")
     assert recordings[0].length_unit == "px" and recordings[0].source["vectors"] == "original"
     assert any("--scale" in note for note in recordings.notes)
     for number, structs in enumerate([False, True]):
         path = tmp_path / f"b{number}.mat"
-        write_pivlab_session(path, [[empty] * 12], {"calxy": 1.0}, v73=False, structs=structs)
+        write_pivlab_session(path, [[EMPTY] * 12], {"calxy": 1.0}, v73=False, structs=structs)
         with pytest.raises(SourceError, match=r"b\d\.mat: .*analyse"):
             open_recordings(path)
 
 
 @pytest.mark.parametrize("v73", [False, True])
 def test_pivlab_sessions_of_displacements_are_not_velocities(tmp_path: Path, v73: bool) -> None:
-    field, empty = sample(), np.empty((0, 0))
-    rows = [*(field[name] for name in "xyuv"), KINDS, *[empty] * 7]
     settings = {"calxy": 1e-4, "calu": 1e-4, "calv": 1e-4, "displacement_only": 1.0}
     settings["y_axis_direction"] = 1.0
-    write_pivlab_session(tmp_path / "a.mat", [rows], settings, v73=v73, structs=True)
+    write_pivlab_session(tmp_path / "a.mat", [ROWS], settings, v73=v73, structs=True)
     (flow,) = open_recordings(tmp_path / "a.mat")
     assert flow.spec.units == ("m/frame", "m/frame") and flow.length_unit == "m"
 
 
 def test_pivlab_sessions_may_have_lost_the_attributes_of_matlab(tmp_path: Path) -> None:
-    field, empty = sample(), np.empty((0, 0))
-    rows = [*(field[name] for name in "xyuv"), KINDS, *[empty] * 7]
-    write_pivlab_session(tmp_path / "a.mat", [rows], {"calxy": 1.0}, v73=True)
+    write_pivlab_session(tmp_path / "a.mat", [ROWS], {"calxy": 1.0}, v73=True)
     with h5py.File(tmp_path / "a.mat") as old, h5py.File(tmp_path / "b.mat", "w") as new:
         cells = np.empty(old["resultslist"].shape, h5py.ref_dtype)
         for index, reference in np.ndenumerate(old["resultslist"][()]):

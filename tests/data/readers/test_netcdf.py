@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pibert.data.readers import identify, netcdf, open_recordings
-from pibert.data.readers.recordings import Hints, SourceError
+from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.fields import read_mask
 from tests.helpers import refused
 from tests.lookalikes.flow import T, X, Y, assert_flow, fields
@@ -37,13 +37,18 @@ def dataset(dims: str = "tyx", **time_attributes: Any) -> Any:
     return xarray.Dataset(variables, axes, {"title": "a wake"})
 
 
+def saved(folder: Path, data: Any, engine: str = "h5netcdf", **encoding: Any) -> Recordings:
+    """What is read of a data set once it is a file."""
+    path = folder / f"{len(list(folder.iterdir()))}.nc"  # an earlier one may be open
+    data.to_netcdf(path, engine=engine, encoding=encoding)
+    assert netcdf.recognise(path)
+    return netcdf.open_recordings(path)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dims", ["tyx", "yxt", "txy"])
 def test_dimensions_give_the_order_of_axes(tmp_path: Path, engine: str, dims: str) -> None:
-    path = tmp_path / "flow.nc"
-    dataset(dims).to_netcdf(path, engine=engine)
-    assert netcdf.recognise(path)
-    (trajectory,) = netcdf.open_recordings(path)
+    (trajectory,) = saved(tmp_path, dataset(dims), engine)
     assert_flow(trajectory)
     assert trajectory.spec.units == ("m/s", "m/s")
     assert (trajectory.length_unit, trajectory.time_unit) == ("mm", "s")
@@ -52,18 +57,15 @@ def test_dimensions_give_the_order_of_axes(tmp_path: Path, engine: str, dims: st
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_dates_become_seconds_since_the_first_frame(tmp_path: Path, engine: str) -> None:
-    path = tmp_path / "flow.nc"
     data = dataset(units="hours since 2000-01-01 06:00")
     data["time"] = ("time", 7 + 3 * np.arange(6), data["time"].attrs)
-    data.to_netcdf(path, engine=engine)
-    recordings = netcdf.open_recordings(path)
+    recordings = saved(tmp_path, data, engine)
     assert recordings[0].time.tolist() == [10800.0 * frame for frame in range(6)]
     assert (recordings[0].spec.dt, recordings[0].time_unit) == (10800.0, "s")
     assert any("dates" in note for note in recordings.notes)
     data["time"].attrs["units"] = "months since 2000-01-01"
-    data.to_netcdf(tmp_path / "months.nc", engine=engine)
     with pytest.raises(SourceError, match="'months'"):
-        netcdf.open_recordings(tmp_path / "months.nc")
+        saved(tmp_path, data, engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -76,9 +78,7 @@ def test_fill_values_are_missing_and_packed_values_are_unpacked(
     for value, encoding in ((np.nan, packing), (unwritten, {"_FillValue": None})):
         data = dataset()
         data["V"].values[2, 1, 3] = value
-        path = tmp_path / f"{value}.nc"
-        data.to_netcdf(path, engine=engine, encoding={"V": encoding})
-        (trajectory,) = netcdf.open_recordings(path)
+        (trajectory,) = saved(tmp_path, data, engine, V=encoding)
         known = trajectory.known()
         assert (~known).nonzero().tolist() == [[2, 1, 3]]
         torch.testing.assert_close(trajectory.read()[:, 1][known], wanted[known], atol=6e-3, rtol=0)
@@ -110,11 +110,10 @@ def test_values_outside_the_valid_range_and_unwritten_ones_are_missing(
     encoding: dict[str, Any],
     written: float,
 ) -> None:
-    data, path = dataset().astype("f8"), tmp_path / "flow.nc"
+    data = dataset().astype("f8")
     data["V"].values[2, 1, 3] = written
     data["V"].attrs |= attributes
-    data.to_netcdf(path, engine=engine, encoding={"V": encoding})
-    (trajectory,) = netcdf.open_recordings(path)
+    (trajectory,) = saved(tmp_path, data, engine, V=encoding)
     assert (~trajectory.known()).nonzero().tolist() == [[2, 1, 3]]
     wanted, known = torch.from_numpy(fields()["v"]), trajectory.known()
     torch.testing.assert_close(trajectory.read()[:, 1][known], wanted[known], atol=6e-3, rtol=0)
@@ -124,16 +123,13 @@ def test_components_on_different_points_of_a_staggered_grid_are_refused(tmp_path
     axes = {"XC": X, "YC": Y, "XG": X - 0.05, "YG": Y - 0.15, "time": T}
     flow = fields()
     variables = {"U": (("time", "YC", "XG"), flow["u"]), "V": (("time", "YG", "XC"), flow["v"])}
-    xarray.Dataset(variables, axes).to_netcdf(tmp_path / "c.nc", engine="h5netcdf")
     with pytest.raises(SourceError, match="different points of a staggered grid"):
-        netcdf.open_recordings(tmp_path / "c.nc")
+        saved(tmp_path, xarray.Dataset(variables, axes))
     # Both at the corners: the coordinates of the centres are not theirs.
     variables = {name: (("time", "YG", "XG"), values) for name, (_, values) in variables.items()}
-    xarray.Dataset(variables, axes).to_netcdf(tmp_path / "b.nc", engine="h5netcdf")
-    assert netcdf.open_recordings(tmp_path / "b.nc")[0].spec.grid.origin == (0, 0)
+    assert saved(tmp_path, xarray.Dataset(variables, axes))[0].spec.grid.origin == (0, 0)
     variables = {name: (("time", "YC", "XC"), values) for name, (_, values) in variables.items()}
-    xarray.Dataset(variables, axes).to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
-    assert_flow(netcdf.open_recordings(tmp_path / "a.nc")[0])
+    assert_flow(saved(tmp_path, xarray.Dataset(variables, axes))[0])
 
 
 def test_netcdf_files_are_recognised_by_their_content(tmp_path: Path) -> None:
@@ -142,12 +138,10 @@ def test_netcdf_files_are_recognised_by_their_content(tmp_path: Path) -> None:
 
 
 def test_coordinates_in_degrees_give_a_note(tmp_path: Path) -> None:
-    path = tmp_path / "flow.nc"
     data = dataset().rename(x="lon", y="lat")
     data["lon"].attrs = {"units": "degrees_east", "standard_name": "longitude"}
     data["lat"].attrs = {"units": "degrees_north", "standard_name": "latitude"}
-    data.to_netcdf(path, engine="h5netcdf")
-    recordings = netcdf.open_recordings(path)
+    recordings = saved(tmp_path, data)
     assert_flow(recordings[0])
     assert any("degrees" in note for note in recordings.notes)
 

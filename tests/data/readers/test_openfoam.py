@@ -34,6 +34,13 @@ def vectors(t: float, *, normal: int = 2) -> np.ndarray:
     return np.stack(components, -1)
 
 
+@pytest.fixture
+def case(tmp_path: Path) -> Path:
+    """With one time."""
+    write_case(tmp_path / "a", X, Y, {"0": vectors(0.0)})
+    return tmp_path / "a"
+
+
 def test_raw_surfaces_are_read_with_the_times_of_their_folders(tmp_path: Path) -> None:
     case = tmp_path / "cavity"
     order = np.random.default_rng(0).permutation(35)  # OpenFOAM keeps no order
@@ -118,10 +125,8 @@ def test_times_before_zero_come_first(tmp_path: Path) -> None:
     ],
 )
 def test_sides_follow_patches_and_conditions(
-    tmp_path: Path, kind: str, condition: str, side: str
+    case: Path, kind: str, condition: str, side: str
 ) -> None:
-    case = tmp_path / "a"
-    write_case(case, X, Y, {"0": vectors(0.0)})
     write_mesh(case / "constant" / "polyMesh", edges(X), edges(Y), kinds={"left": kind})
     write_field(case / "0" / "U", vectors(0.0), conditions={"left": condition})
     recordings = openfoam.open_recordings(case)
@@ -129,9 +134,7 @@ def test_sides_follow_patches_and_conditions(
     assert any(f"left {side} (left)" in note for note in recordings.notes)
 
 
-def test_periodic_sides_leave_out_the_last_column(tmp_path: Path) -> None:
-    case = tmp_path / "a"
-    write_case(case, X, Y, {"0": vectors(0.0)})
+def test_periodic_sides_leave_out_the_last_column(case: Path) -> None:
     write_mesh(
         case / "constant" / "polyMesh",
         edges(X),
@@ -163,9 +166,7 @@ def test_a_case_in_the_plane_of_x_and_z(tmp_path: Path) -> None:
     assert "vorticity dv/dx - du/dy is minus its y component" in note
 
 
-def test_a_flow_in_space_is_refused_with_advice(tmp_path: Path) -> None:
-    case = tmp_path / "a"
-    write_case(case, X, Y, {"0": vectors(0.0)})
+def test_a_flow_in_space_is_refused_with_advice(case: Path) -> None:
     path = case / "constant" / "polyMesh" / "boundary"
     path.write_text(path.read_text().replace("empty", "wall"))
     points = path.with_name("points")
@@ -187,10 +188,8 @@ def test_a_flow_in_space_is_refused_with_advice(tmp_path: Path) -> None:
     ],
 )
 def test_the_viscosity_of_a_laminar_newtonian_fluid(
-    tmp_path: Path, transport: str, turbulence: str | None, viscosity: float | None
+    case: Path, transport: str, turbulence: str | None, viscosity: float | None
 ) -> None:
-    case = tmp_path / "a"
-    write_case(case, X, Y, {"0": vectors(0.0)})
     (case / "constant" / "transportProperties").write_text(transport)
     if turbulence is not None:
         (case / "constant" / "turbulenceProperties").write_text(f"simulationType {turbulence};")

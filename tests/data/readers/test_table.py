@@ -1,13 +1,14 @@
 """Text in columns, and the fields in it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from pibert.data.readers import identify, open_recordings, table
-from pibert.data.readers.recordings import Hints, SourceError
+from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.files import read_columns
 from tests.data.helpers import SHARED, needs_shared
 from tests.helpers import refused
@@ -17,6 +18,15 @@ X, Y = (mesh.ravel() for mesh in np.meshgrid([0.0, 0.5, 1.0], [2.0, 3.0]))
 
 def text_of(columns: list[np.ndarray], separator: str = ",") -> str:
     return "".join(separator.join(f"{v:g}" for v in row) + "\n" for row in np.stack(columns, -1))
+
+
+def opened(
+    folder: Path, head: str, columns: list[np.ndarray], separator: str = ",", **hints: Any
+) -> Recordings:
+    path = folder / "flow.csv"
+    path.write_text(f"{head}\n" + text_of(columns, separator))
+    assert table.recognise(path)
+    return table.open_recordings(path, Hints(**hints))
 
 
 @pytest.mark.parametrize(
@@ -63,32 +73,28 @@ def test_broken_tables_are_refused(tmp_path: Path, content: bytes, problem: str)
 
 
 def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
-    path = tmp_path / "wake.csv"
-    path.write_text("velocity_x [m/s],Y [mm],X [mm],p,quality\n" + text_of([X + Y, Y, X, Y, X]))
-    assert table.recognise(path)
-    recordings = table.open_recordings(path)
+    given = tmp_path, "velocity_x [m/s],Y [mm],X [mm],p,quality", [X + Y, Y, X, Y, X]
+    recordings = opened(*given)
     trajectory = recordings[0]
-    assert recordings.names == ("wake",) and trajectory.spec.channels == ("u", "p")
+    assert recordings.names == ("flow",) and trajectory.spec.channels == ("u", "p")
     assert trajectory.spec.units == ("m/s", "1") and trajectory.length_unit == "mm"
     expected = torch.tensor([[2.0, 2.5, 3.0], [3.0, 3.5, 4.0]])
     assert torch.equal(trajectory.read()[0, 0], expected)
     (note,) = recordings.notes
     assert note.startswith("columns left out: quality; ")
-    kept = table.open_recordings(path, Hints(channels={"quality": "quality"}))[0]
+    kept = opened(*given, channels={"quality": "quality"})[0]
     assert kept.spec.channels == ("u", "p", "quality")
     with pytest.raises(SourceError, match="'p' is"):
-        table.open_recordings(path, Hints(channels={"u": "p", "s": "p"}))
-    path.write_text("x [mm],y [m],u,v\n" + text_of([X, Y, X, Y]))
+        opened(*given, channels={"u": "p", "s": "p"})
     with pytest.raises(SourceError, match="m and mm"):
-        table.open_recordings(path)
+        opened(tmp_path, "x [mm],y [m],u,v", [X, Y, X, Y])
 
 
 def test_a_column_of_marks_is_a_channel_where_it_is_named_as_one(tmp_path: Path) -> None:
-    path = tmp_path / "drops.csv"
-    path.write_text("x,y,u,filled\n" + text_of([X, Y, X, X > 0]))
-    found = table.open_recordings(path)[0]
+    given = tmp_path, "x,y,u,filled", [X, Y, X, X > 0]
+    found = opened(*given)[0]
     assert found.spec.channels == ("u",) and found.filled is not None
-    named = table.open_recordings(path, Hints(channels={"u": "u", "phi": "filled"}))[0]
+    named = opened(*given, channels={"u": "u", "phi": "filled"})[0]
     assert named.spec.channels == ("u", "phi") and named.filled is None
 
 
@@ -129,9 +135,7 @@ def test_codes_of_missing_values_do_not_reach_their_neighbours(tmp_path: Path) -
     generator = np.random.default_rng(0)
     x, y = generator.random((2, 400))
     u = np.where(np.arange(400) % 50 == 0, -9999, 1 + x)
-    path = tmp_path / "flow.csv"
-    path.write_text("x,y,u,v\n" + text_of([x, y, u, 2 + y]))
-    recordings = table.open_recordings(path)
+    recordings = opened(tmp_path, "x,y,u,v", [x, y, u, 2 + y])
     assert any("u -9999" in note for note in recordings.notes)
     flow = recordings[0]
     values = flow.read()[:, 0][flow.known()]
@@ -139,10 +143,7 @@ def test_codes_of_missing_values_do_not_reach_their_neighbours(tmp_path: Path) -
 
 
 def test_the_first_of_two_columns_with_one_meaning_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "flow.csv"
-    columns = [X, Y, 2 * X, 3 * Y, 0 * X - 1, 0 * X - 2]
-    path.write_text("x,y,u,v,U,Vy\n" + text_of(columns))
-    recordings = table.open_recordings(path)
+    recordings = opened(tmp_path, "x,y,u,v,U,Vy", [X, Y, 2 * X, 3 * Y, 0 * X - 1, 0 * X - 2])
     expected = np.stack([2 * X, 3 * Y]).reshape(1, 2, 2, 3)
     np.testing.assert_array_equal(recordings[0].read().numpy(), expected)
     assert any("left out: U, Vy" in note for note in recordings.notes)
@@ -187,33 +188,27 @@ def test_a_time_counted_in_frames_is_not_read_as_seconds(tmp_path: Path) -> None
 def test_a_column_of_time_makes_frames(tmp_path: Path) -> None:
     x, y, t = np.tile(X, 3), np.tile(Y, 3), np.repeat([0.0, 0.1, 0.2], 6)
     order = np.random.default_rng(0).permutation(18)
-    path = tmp_path / "a.csv"
-    path.write_text("t [s],x,y,u\n" + text_of([c[order] for c in (t, x, y, 100 * t + x)]))
-    trajectory = table.open_recordings(path)[0]
+    columns = [c[order] for c in (t, x, y, 100 * t + x)]
+    trajectory = opened(tmp_path, "t [s],x,y,u", columns)[0]
     assert trajectory.spec.dt == pytest.approx(0.1) and trajectory.time_unit == "s"
     expected = torch.tensor([[0.0, 0.5, 1.0], [10.0, 10.5, 11.0], [20.0, 20.5, 21.0]])
     torch.testing.assert_close(trajectory.read()[:, 0, 1], expected)
-    path.write_text("t,x,y,u\n" + text_of([t[:-1], x[:-1], y[:-1], x[:-1]]))
-    with refused("a.csv", "6 at time 0", "5 at time 0.2", error=SourceError):
-        table.open_recordings(path)
+    with refused("flow.csv", "6 at time 0", "5 at time 0.2", error=SourceError):
+        opened(tmp_path, "t,x,y,u", [c[:-1] for c in (t, x, y, x)])
 
 
 def test_comsol_columns_carry_times_and_parameters(tmp_path: Path) -> None:
     names = [f"{c} (m/s) @ t={t}, Re={re}" for re in (10, 20) for t in (0, 0.5) for c in "uv"]
     columns = [X, Y, *(number + X for number in range(8))]
-    path = tmp_path / "flow.txt"
-    header = "% Model:              m.mph\n% Length unit:        m\n% " + "   ".join(
-        ["x", "y", *names]
-    )
-    path.write_text(header + "\n" + text_of(columns, "   "))
-    recordings = table.open_recordings(path)
+    header = "% Model:              m.mph\n% Length unit:        m\n% "
+    recordings = opened(tmp_path, header + "   ".join(["x", "y", *names]), columns, "   ")
     assert recordings.names == ("flow Re=10", "flow Re=20")
     second = recordings["flow Re=20"]
     assert second.parameters == {"Re": 20.0} and second.time.tolist() == [0.0, 0.5]
     assert second.read()[:, :, 0, 0].tolist() == [[4.0, 5.0], [6.0, 7.0]]
     assert recordings[0].read()[:, :, 0, 0].tolist() == [[0.0, 1.0], [2.0, 3.0]]
     assert second.length_unit == "m" and second.spec.units == ("m/s", "m/s")
-    assert second.source == {"file": "flow.txt", "model": "m.mph"}
+    assert second.source == {"file": "flow.csv", "model": "m.mph"}
 
 
 @pytest.mark.parametrize("unit", ["", " s", " ms"])
@@ -225,17 +220,14 @@ def test_long_comsol_names_are_separated_by_one_blank(
     names = [f"{c} (m/s) @ {number}t={t}{unit}" for t in times for c in "uv"]
     header = "% " + "".join(f"{name:24} " for name in ("x", "y", *names))
     columns = [X + 0.01 * Y**2, Y, *(column + X for column in range(6))]  # scattered
-    path = tmp_path / "flow.txt"
-    path.write_text(header + "\n" + text_of(columns, "   "))
-    (trajectory,) = table.open_recordings(path)
+    (trajectory,) = opened(tmp_path, header, columns, "   ")
     assert trajectory.time.tolist() == pytest.approx([0.0, 0.1, 0.3])
     assert trajectory.time_unit == (unit.strip() or None)
     assert trajectory.spec.channels == ("u", "v") and trajectory.spec.units == ("m/s", "m/s")
     later, first = trajectory.read()[1, 1], trajectory.read()[0, 0]
     assert set((later - first)[first.isfinite()].round(decimals=4).tolist()) == {3.0}
-    path.write_text(header.replace("(m/s)", "in m/s") + "\n" + text_of([X, Y, *columns[2:]], " "))
     with refused("8 columns", "in m/s", error=SourceError):
-        table.open_recordings(path)
+        opened(tmp_path, header.replace("(m/s)", "in m/s"), [X, Y, *columns[2:]], " ")
 
 
 @pytest.mark.parametrize("section", ["Grid", "Coordinates"])
@@ -248,16 +240,15 @@ def test_comsol_sections_are_refused_with_what_to_export(tmp_path: Path, section
 
 
 def test_curves_are_refused(tmp_path: Path) -> None:
-    path, t = tmp_path / "drag.dat", np.linspace(0, 1, 30)
+    t = np.linspace(0, 1, 30)
     for head, columns, found in (
-        ("# t  Cd  Cl  Cm\n", [t, t**2, t, t], "no field: columns t, Cd, Cl, Cm; 30"),
+        ("# t  Cd  Cl  Cm", [t, t**2, t, t], "no field: columns t, Cd, Cl, Cm; 30"),
         ("", [t, t**2, np.sin(9 * t), t], "no field: columns 4 without names"),
-        ("x y u\n", [0 * t, t, t], "drag.dat: .*this is a curve"),
-        ("x y z u\n", [t, t**2, t**3, t], "drag.dat: points in three dimensions"),
+        ("x y u", [0 * t, t, t], "flow.csv: .*this is a curve"),
+        ("x y z u", [t, t**2, t**3, t], "flow.csv: points in three dimensions"),
     ):
-        path.write_text(head + text_of(columns, " "))
         with pytest.raises(SourceError, match=found):
-            table.open_recordings(path)
+            opened(tmp_path, head, columns, " ")
 
 
 @needs_shared

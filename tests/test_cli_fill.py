@@ -27,7 +27,9 @@ def filled(*words: Word) -> str:
     return " ".join(well("fill", *words).output.split())
 
 
-def test_gaps_and_outliers_are_filled_and_shown(tmp_path: Path, model: Path) -> None:
+@pytest.mark.parametrize("name", ["pibert", "pibert-mr"])
+def test_gaps_and_outliers_are_filled_and_shown(tmp_path: Path, name: str) -> None:
+    model = saved(tmp_path / "run", name)
     fields, valid = states(), torch.ones(4, *SHAPE, dtype=torch.bool)
     valid[1, 3:6, 4:7] = False
     fields[1, :, 4, 5] = math.nan
@@ -90,11 +92,14 @@ def measured(path: Path, fields: Tensor, valid: Tensor | None = None) -> Path:
     return path
 
 
+def saved(folder: Path, name: str = "pibert") -> Path:
+    net = randomise(tiny_model(name, spec=tiny_spec(SHAPE)))
+    return save_model(folder, net, NORMALIZER, trained={"reconstruct": True})
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    net = randomise(tiny_model(spec=tiny_spec(SHAPE)))
-    trained = {"reconstruct": True}
-    return save_model(tmp_path / "run", net, NORMALIZER, trained=trained)
+    return saved(tmp_path / "run")
 
 
 @pytest.mark.parametrize("suffix", [".nc", ".pvd", ".xdmf"])

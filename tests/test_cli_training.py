@@ -21,8 +21,11 @@ from pibert.cli.config import to_toml
 from pibert.cli.terminal import is_first_process
 from pibert.cli.train import _summarise
 from pibert.data.format import write
+from pibert.data.generate import change
 from pibert.experiments import Experiment, Finished, load_experiment
+from pibert.models import build_model
 from pibert.progress import TrainingProgress
+from pibert.solver.presets import find_preset
 from pibert.training.settings import Fitted
 from tests.command import refusal, run, well
 from tests.data.helpers import make_trajectory
@@ -134,8 +137,12 @@ def test_toml_round_trip_of_plain_values() -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_shown_configuration_can_be_used_again(path: Path, tmp_path: Path) -> None:
+def test_every_configuration_can_be_built_shown_and_used_again(path: Path, tmp_path: Path) -> None:
     experiment = load_experiment(path)
+    model, data = experiment.model, experiment.data
+    build_model(model.name, preset=model.preset, **model.options)
+    if data.case is not None:
+        change(find_preset(data.case, data.preset), data.recipe)
     shown = tmp_path / "shown.toml"
     shown.write_text(succeed("config", "show", "--config", path))
     assert load_experiment(shown) == experiment

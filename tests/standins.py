@@ -30,6 +30,12 @@ from tests.lookalikes.piv import write_openpiv
 from tests.lookalikes.realpdebench import write_root
 from tests.lookalikes.vtk import points_of, write_collection, write_xml
 
+SHORT_WAKES: dict[str, Any] = {
+    **{"samples": 6, "group": 6, "frames": 12, "warm_up": 1.0, "speed": 0.15, "domain": [8, 6]},
+    **{"upstream": 3.0, "view": [32, 36], "body": [15.5, 12.5, 8.0]},
+}
+"""Changes of a recipe of wakes that make it short."""
+
 
 def trained_model(folder: Path) -> None:
     """A model that steps and fills, and fields with a gap for it."""

@@ -20,6 +20,7 @@ from tests import standins
 from tests.documents import blocks, python_blocks, run_python, words
 from tests.helpers import TINY_OPTIONS
 from tests.lookalikes.piv import sample, write_openpiv
+from tests.standins import SHORT_WAKES
 
 ROOT = Path(__file__).parents[1]
 TINY = TINY_OPTIONS["pibert-mr"]
@@ -70,17 +71,6 @@ def test_the_example_of_the_data_page_runs(tmp_path: Path, monkeypatch: pytest.M
 
 # Commands
 
-WAKES = {
-    "samples": 6,
-    "group": 6,
-    "frames": 12,
-    "warm_up": 1.0,
-    "speed": 0.15,
-    "domain": [8, 6],
-    "upstream": 3.0,
-    "view": [32, 36],
-    "body": [15.5, 12.5, 8.0],
-}
 MODEL = {"width": 16, "depth": 1, "modes": 4, "dropout": 0.0}
 
 
@@ -89,17 +79,17 @@ def settings(prefix: str, values: dict[str, Any]) -> list[str]:
 
 
 _EXPERIMENT = [
-    *settings("data.recipe.", WAKES),
+    *settings("data.recipe.", SHORT_WAKES),
     *settings("model.options.", MODEL),
     *settings("", {"training.epochs": 1, "pretraining.epochs": 1, "training.warmup_epochs": 0.0}),
 ]
 CHEAP: dict[str, list[str]] = {
-    "generate": settings("", WAKES),
+    "generate": settings("", SHORT_WAKES),
     "train": _EXPERIMENT,
     "pretrain": _EXPERIMENT,
     "compare": [
         *("--models", "pibert,persistence"),
-        *settings("data.wakes.recipe.", WAKES),
+        *settings("data.wakes.recipe.", SHORT_WAKES),
         *settings("data.wakes.shares.", {"train": 0.5, "valid": 0.2}),
         *settings("candidates.pibert.model.options.", MODEL | {"heads": 2}),
         *settings("", {"samples": 96, "training.batch_size": 8}),

@@ -73,10 +73,7 @@ def test_recordings_of_the_tutorials_are_converted(
 ROOT = Path(__file__).parents[1]
 SMALL = ("width=8", "local_width=8", "token_width=16", "heads=2", "cycles=1", "modes=2")
 """Options of pibert-mr."""
-WAKES = (
-    *("samples=8", "group=8", "frames=12", "warm_up=1.0", "speed=0.15", "domain=[8,6]"),
-    *("upstream=3.0", "view=[32,36]", "body=[15.5,12.5,8.0]"),
-)
+WAKES = [f"{name}={v}" for name, v in (standins.SHORT_WAKES | {"samples": 8, "group": 8}).items()]
 VIBRATION = (
     *("samples=4", "group=4", "frames=40", "warm_up=30.0", "domain=[14,8]"),
     *("upstream=4.0", "view=[20,28]", "body=[9.5,9.0,6.0]"),

@@ -156,7 +156,11 @@ def test_parameters_are_encoded_in_the_order_of_the_spec() -> None:
     torch.testing.assert_close(vector[:, :3], torch.tensor([[-2.0, 2.0, 4.0], [2.0, 2.0, 4.0]]))
     assert (vector[:, 3:] == 0).all()
     absent = full_spec().encode_parameters({"angle": 10.0})[0]  # what is not given is unknown
-    assert absent[0].isnan() and absent[2].isnan() and not absent[[1, *range(3, PARAMETER_WIDTH)]].any()
+    assert (
+        absent[0].isnan()
+        and absent[2].isnan()
+        and not absent[[1, *range(3, PARAMETER_WIDTH)]].any()
+    )
 
 
 # Normalizer

@@ -69,23 +69,6 @@ def test_values_that_are_not_finite_become_missing_points_frame_by_frame(tmp_pat
         convert(recorded(nothing), tmp_path / "nothing.h5")
 
 
-def test_frames_and_channels_are_chosen_and_recorded(tmp_path: Path) -> None:
-    original = make_trajectory(frames=11, channels=("u", "v", "p"))
-    other = make_trajectory("b", frames=11, channels=("u", "v", "p"), seed=1)
-    out = convert(
-        recorded(original, other),
-        tmp_path / "out.h5",
-        names=["b"],
-        stride=3,
-        max_frames=2,
-        channels=["p", "u"],
-    )
-    (copy,) = Reader(out)
-    torch.testing.assert_close(copy.read(), other.read(slice(0, 6, 3), [2, 0]))
-    assert copy.spec.dt == pytest.approx(0.15)
-    assert copy.local["stride"] == 3 and copy.local["channels"] == ["p", "u"]
-
-
 def test_a_region_in_the_units_of_the_source_and_a_stretch_of_frames_are_cut(
     tmp_path: Path,
 ) -> None:

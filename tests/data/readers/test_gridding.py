@@ -40,19 +40,6 @@ def assert_affine(trajectory: Any, atol: float = 1e-5) -> None:
     torch.testing.assert_close(found[known], (1 + 3 * x - 10 * y)[known], rtol=1e-5, atol=atol)
 
 
-def test_a_uniform_grid_is_kept_as_it_is() -> None:
-    trajectory, notes = on_uniform_grid("a", on_grid(X, Y), X, Y)
-    grid = trajectory.spec.grid
-    assert grid.shape == (5, 7) and notes == ()
-    assert (grid.dx, grid.dy) == pytest.approx((0.5, 0.2))
-    assert grid.origin == pytest.approx((2.0, -1.0))
-    expected = torch.from_numpy(np.stack(list(on_grid(X, Y).values()), 1)).float()
-    assert torch.equal(trajectory.read(), expected)
-    assert trajectory.valid is None and trajectory.body is None
-    assert trajectory.spec.dt is None and trajectory.time.tolist() == [0.0, 1.0]
-    assert trajectory.local == {"gridding": {"method": "none"}}
-
-
 def test_of_points_that_coincide_the_first_counts_with_a_note() -> None:
     x, y = (np.append(mesh.ravel(), mesh[1, 2:4]) for mesh in np.meshgrid(X, Y))
     fields = frames(x, y)
@@ -156,17 +143,6 @@ def test_a_body_and_a_concave_corner_in_scattered_points_become_holes() -> None:
     inner = outside(gx, gy, -0.1) & (gx > 0.1) & (gx < 2.9) & (gy > 0.1) & (gy < 0.9)
     assert known[inner].all()
     assert any("in holes: marked invalid" in note for note in notes)
-
-
-def test_masks_follow_the_fields_through_flips() -> None:
-    valid, body = np.ones((5, 7), bool), np.zeros((5, 7), bool)
-    valid[0, 1], body[4, 6] = False, True
-    fields = on_grid(X, Y[::-1])
-    fields["u"][:, 4, 6] = np.nan
-    trajectory, _ = on_uniform_grid("a", fields, X, Y[::-1], valid=valid, body=body)
-    assert torch.equal(trajectory.valid, torch.from_numpy(valid[::-1].copy()))  # type: ignore
-    assert torch.equal(trajectory.body, torch.from_numpy(body[::-1].copy()))  # type: ignore
-    assert trajectory.spec.grid.body is not None
 
 
 def test_unknown_values_do_not_enter_an_interpolation() -> None:

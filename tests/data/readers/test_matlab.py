@@ -65,16 +65,6 @@ def test_complex_fields_are_refused(tmp_path: Path) -> None:
 
 
 @both
-@pytest.mark.parametrize("order", ["yxt", "tyx", "xyt"])
-def test_lengths_of_vectors_determine_the_order_of_axes(
-    tmp_path: Path, write: Write, order: str
-) -> None:
-    path = tmp_path / "flow.mat"
-    write(path, flow(order) | {"x": X, "y": Y[:, None], "t": T})
-    assert_flow(matlab.open_recordings(path)[0])
-
-
-@both
 def test_without_coordinates_frames_come_last(tmp_path: Path, write: Write) -> None:
     path = tmp_path / "flow.mat"
     write(path, flow() | {"dt": 0.05, "dx": 0.1, "dy": 0.3})

@@ -13,6 +13,7 @@ from pibert.data.readers.recordings import Hints, SourceError
 from pibert.fields import Trajectory
 from tests.helpers import refused
 from tests.lookalikes.flow import X, Y, assert_flow, velocity
+from tests.lookalikes.openfoam import edges
 from tests.lookalikes.vtk import write_collection, write_legacy, write_xml
 
 Z = np.array([0.5])
@@ -63,11 +64,6 @@ def test_legacy_files_of_every_kind(tmp_path: Path, kind: str, field: bool, bina
         nodes, cells = (edges(X), edges(Y), Z), {"on_cells": True, "modern_cells": field}
         write_legacy(path, kind, nodes, data(), binary=binary, **cells)
         assert_plane(opened(path))
-
-
-def edges(axis: np.ndarray) -> np.ndarray:
-    step = axis[1] - axis[0]
-    return np.append(axis - step / 2, axis[-1] + step / 2)
 
 
 @pytest.mark.parametrize("form", ["ascii", "binary", "raw", "base64"])

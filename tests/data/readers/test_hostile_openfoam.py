@@ -151,38 +151,29 @@ def test_included_files_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "names", "others"),
     [
-        (".*", ("", "inlet"), ()),
-        ("(up|low)Wall", ("upWall", "lowWall"), ("Wall", "upWalls")),
-        ("wall[0-9]+", ("wall0", "wall12"), ("wall", "wallA")),
-        ("a{2}b{1,2}c{0,}", ("aab", "aabbcc"), ("ab", "aabbb")),
-        ("(a|b?c)?d", ("d", "ad", "bcd"), ("bd",)),
         ("[^]a]\\.x", ("b.x",), ("a.x", "].x", "bxx")),
-        ("wall(_[0-9]+)*", ("wall", "wall_1_23"), ("wall_", "wall1")),
-        ("(in|out)+let(s)*", ("inlet", "inoutletss"), ("let", "inleta")),
-        ("(a|ab)(c|bcd)(d*)(x?)(y?)", ("abcd", "abcddx", "acy"), ("abc d", "ayx")),
-        ("(ab?){2,3}", ("aa", "abaab"), ("a", "abababab")),
         ("(a+)+b", ("ab", "aaab"), ("a" * 100, "b")),
         ("(a|a)*b", ("b", "aab"), ("a" * 100,)),
         (".*" * 30 + "b", ("b", "a" * 100 + "b"), ("a" * 100,)),
         ("(a{900}){900}", (), ("a" * 100,)),
-        ("(a{9}){9}", ("a" * 81,), ("a" * 80, "a" * 90)),
         ("(a", (), ("a", "(a")),
         ("*a", (), ("a", "*a")),
     ],
 )
-def test_patterns_match_whole_names(
+def test_patterns_that_take_re_forever_match_whole_names(
     pattern: str, names: tuple[str, ...], others: tuple[str, ...]
 ) -> None:
     assert all(matches(pattern, name) for name in names)
     assert not any(matches(pattern, name) for name in others)
 
 
-def test_patterns_with_repeated_groups_match_as_regular_expressions_do() -> None:
+def test_patterns_match_as_regular_expressions_do() -> None:
     generator = random.Random(0)
     pieces = ["a", "b", "a?", "b*", "(a|b)", "(ab)*", "(a|ba?)+", "(b{1,2}){2}", "[^a]", "."]
-    for _ in range(300):
-        pattern = "".join(generator.choices(pieces, k=4)) + "(b)*"
-        name = "".join(generator.choices("ab", k=generator.randrange(8)))
+    pieces += ["[0-9]+", "a{2}", "b{0,}", "(a|ab)(_[0-9]+)*", "(a|b?0)?", ".*"]
+    for _ in range(1000):
+        pattern = "".join(generator.choices(pieces, k=generator.randrange(1, 5)))
+        name = "".join(generator.choices("ab0_", k=generator.randrange(8)))
         assert matches(pattern, name) == (re.fullmatch(pattern, name) is not None), (pattern, name)
 
 

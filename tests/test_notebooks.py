@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def executed(path: Path, folder: Path) -> str:
@@ -27,16 +26,6 @@ def executed(path: Path, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
-
-
-def test_there_are_notebooks_without_outputs() -> None:
-    assert len(NOTEBOOKS) == 3
-    for path in NOTEBOOKS:
-        notebook = json.loads(path.read_text())
-        assert notebook["nbformat"] == 4
-        for cell in notebook["cells"]:
-            if cell["cell_type"] == "code":
-                assert cell["outputs"] == [] and cell["execution_count"] is None, path.name
 
 
 def test_the_first_prediction_beats_persistence(tmp_path: Path) -> None:

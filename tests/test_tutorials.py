@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import pibert
 from pibert.cli import app
 from pibert.comparison import load_comparison
-from pibert.data.format import Reader, check
 from pibert.experiments import load_experiment
 from pibert.models import MODELS, PRESETS
 from tests import standins
@@ -55,19 +54,6 @@ def test_every_configuration_of_the_tutorials_is_valid(tmp_path: Path) -> None:
                     (load_comparison if compares else load_experiment)(path)
                     seen.append(page)
     assert len(seen) == 3
-
-
-def test_recordings_of_the_tutorials_are_converted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    standins.piv_recording(tmp_path, frames=4)
-    standins.cfd_cases(tmp_path, frames=3)
-    for page in ("docs/tutorials/piv.md", "docs/tutorials/cfd.md"):
-        follow(page, only="convert")
-    check("run1.h5")
-    with Reader("cfd.h5") as reader:
-        assert [flow.parameters["Re"] for flow in reader] == [100, 120, 150, 180, 200]
 
 
 ROOT = Path(__file__).parents[1]
@@ -126,13 +112,8 @@ def cannot_run(page: str, text: str) -> bool:
     return page.endswith("new-model.md") and "runs/mine" in text  # tests/test_plugins.py
 
 
-def follow(page: str, only: str | None = None) -> None:
-    """Do what a page says, in its order, in the current folder.
-
-    Args:
-        page: The page.
-        only: The one command to be given; all, and Python and files, if not given.
-    """
+def follow(page: str) -> None:
+    """Do what a page says, in its order, in the current folder."""
     names: dict[str, object] = {}
     for kind, text in blocks(page):
         named = re.match(r"# (\S+\.(?:toml|py))\n", text)
@@ -140,13 +121,13 @@ def follow(page: str, only: str | None = None) -> None:
             command = words(text.partition(" > ")[0])[1:]
             start = 2 if command[0] == "--import" else 0
             arguments = shrunk(command[start:])
-            if cannot_run(page, text) or (only and arguments[0] != only):
+            if cannot_run(page, text):
                 continue
             result = CliRunner().invoke(app, command[:start] + arguments)
             assert result.exit_code == 0, f"{text}\n{result.output}"
-        elif named and not only:
+        elif named:
             Path(named[1]).write_text(text)
-        elif kind == "python" and not only:
+        elif kind == "python":
             names = run_python(page, text, **names)
 
 

@@ -88,6 +88,13 @@ def test_existing_files_are_not_fetched_again(mirror: Path, tmp_path: Path) -> N
     assert (root / "version.json").stat().st_size == 30
 
 
+def test_folders_that_are_not_there_are_named(mirror: Path, tmp_path: Path) -> None:
+    with pytest.raises(DownloadError, match="the folder 'foil' in it, found cylinder, fsi"):
+        fetch(tmp_path, "foil", hub=FolderHub(mirror))
+    with pytest.raises(DownloadError, match="'fsi'"):
+        fetch(tmp_path, "fsi", ("numerical",), "fields", hub=FolderHub(mirror))
+
+
 def test_a_hub_that_delivers_less_is_noticed(mirror: Path, tmp_path: Path) -> None:
     class Lazy(FolderHub):
         def fetch(self, files: Any, root: Path, on_bytes: Callable[[int], None]) -> None:

@@ -180,6 +180,7 @@ U, V = fields().values()
         ({"uv": np.zeros((6, 2, 5, 7))}, {"channels": {"u": "uv:2"}}, "no channel 2"),
         ({"u": U, "v": V} | AXES | {"t": T[::-1]}, {}, "6 increasing times"),
         ({"u": U, "v": V, "x_mm": X, "y_cm": Y}, {}, "x and y are in cm and mm"),
+        ({"u": np.array([{}, {}], dtype=object)}, {}, "'u' holds Python objects"),
     ],
 )
 def test_arrays_without_a_flow_are_refused(
@@ -257,6 +258,9 @@ def test_a_folder_or_pattern_of_archives_is_a_set_of_flows(tmp_path: Path) -> No
     assert open_recordings(runs[0]).names == ("flow",)
     shutil.copy(runs[0] / "flow.npz", runs[0] / "flow.NPZ")
     with pytest.raises(SourceError, match="two flows are called 'flow'; rename"):
+        open_recordings(runs[0])
+    (runs[0] / "notes.txt").write_text("about")
+    with pytest.raises(SourceError, match=r"a/\*\.npz"):
         open_recordings(runs[0])
 
 

@@ -145,6 +145,17 @@ def test_a_body_and_a_concave_corner_in_scattered_points_become_holes() -> None:
     assert any("in holes: marked invalid" in note for note in notes)
 
 
+def test_masks_follow_the_fields_through_flips() -> None:
+    valid, body = np.ones((5, 7), bool), np.zeros((5, 7), bool)
+    valid[0, 1], body[4, 6] = False, True
+    fields = on_grid(X, Y[::-1])
+    fields["u"][:, 4, 6] = np.nan
+    trajectory, _ = on_uniform_grid("a", fields, X, Y[::-1], valid=valid, body=body)
+    assert torch.equal(trajectory.valid, torch.from_numpy(valid[::-1].copy()))  # type: ignore
+    assert torch.equal(trajectory.body, torch.from_numpy(body[::-1].copy()))  # type: ignore
+    assert trajectory.spec.grid.body is not None
+
+
 def test_unknown_values_do_not_enter_an_interpolation() -> None:
     x = np.array([0.0, 1.0, 3.0])
     fields = {"u": np.full((1, 2, 3), 7.0)}

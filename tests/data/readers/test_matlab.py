@@ -82,6 +82,9 @@ def test_arrays_are_listed_if_no_flow_is_found(tmp_path: Path, write: Write) -> 
     with pytest.raises(SourceError, match=r"alpha \w+ \(5, 7, 6\)"):
         matlab.open_recordings(path)
     assert_flow(matlab.open_recordings(path, Hints(channels={"u": "alpha", "v": "beta"}))[0])
+    write(path, {"data": {}, "Re": 100.0})
+    with pytest.raises(SourceError, match="data; structs"):
+        matlab.open_recordings(path)
 
 
 @both

@@ -363,8 +363,6 @@ def test_the_measured_jet_passes_and_its_turned_copies_do_not(tmp_path: Path) ->
 
 SIMULATED = {
     "heat": {"frames": 4, "shape": [24, 32]},
-    "wave": {"frames": 4, "shape": [24, 32]},
-    "reaction-diffusion": {"frames": 3, "shape": [24, 32], "interval": 5.0},
     "turbulence": {"frames": 4, "shape": [32, 48]},
     "euler": {"samples": 3, "frames": 4, "shape": [32, 48]},
     "cylinder": {

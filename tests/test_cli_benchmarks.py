@@ -116,20 +116,6 @@ def test_the_papers_schedules_train_and_are_evaluated(
     assert evaluated["data"]["test_frames"] > 0
 
 
-def test_tandem_cylinders_split_by_flow_have_figures_over_time(mirror: Path) -> None:
-    download(mirror, "fsi")
-    more = (
-        "data.fsi.split=trajectory",
-        "rollout.steps=2",
-        "published={}",
-        "data.fsi.max_frames=40",
-    )
-    results = compare("fsi-real", *more, "data.fsi.shares.train=0.5", "data.fsi.shares.valid=0.25")
-    metrics = {row["metric"] for row in results["records"]}
-    assert {"psd_ratio_low", "rollout_nmse"} <= metrics
-    assert "Beside the paper" not in Path("out/report.html").read_text()
-
-
 @pytest.mark.parametrize(("problem", "stated"), [("cylinder", False), ("cavity", True)])
 def test_cfdbench_goes_from_its_files_to_a_report(problem: str, stated: bool) -> None:
     """By random cases of one subset, or with the publishers' split of the whole problem."""

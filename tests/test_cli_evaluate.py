@@ -18,7 +18,6 @@ from pibert.data.resample import represent
 from pibert.evaluation.leads import LeadTimes
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.experiments import load_experiment, run
-from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import prepare
 from pibert.experiments.held_out import as_trained
 from pibert.inference import load, model_file
@@ -247,19 +246,6 @@ def test_hints_on_training_data_carry_over_except_facts_of_one_recording(
     assert plan.hints == {"unit": "m/s", "dt": 0.2, "length_unit": "m"}
 
 
-def test_notes_of_the_reader_appear_in_training_and_evaluation(
-    in_metres: Path, tmp_path: Path
-) -> None:
-    x, y = np.meshgrid(16.0 * np.arange(1, 13), 16.0 * np.arange(1, 9))
-    waves = np.sin(np.arange(40)[:, None, None] + 0.1 * x + 0.05 * y)
-    np.savez(tmp_path / "a.npz", u=waves, v=np.cos(waves), x=x[0], y=y[:, 0])
-    config = DataConfig(path=str(tmp_path / "a.npz"), split="time")
-    with pytest.warns(InputWarning, match="positions 16 x 16 apart look like pixels"):
-        prepare(config)
-    refused = call("evaluate", in_metres, "--data", tmp_path / "a.npz", "--out", tmp_path / "s")
-    assert "look like pixels (lengths in m" in refused.output
-
-
 def test_every_component_has_its_own_unit(tmp_path: Path) -> None:
     flows = []
     for number in range(6):
@@ -357,19 +343,6 @@ def test_errors_of_flows_beyond_the_training_range(extrapolated: Path, tmp_path:
     assert errors["nmse", 2][1] > errors["nmse", None][1]
     shown = call("evaluate", extrapolated, "--out", tmp_path).stdout
     assert "re2000" in shown and "2000 *" in shown and "outside the training range" in shown
-
-
-def test_predictions_beyond_the_training_range_are_noted(extrapolated: Path) -> None:
-    """All test flows of an extrapolation get the note, and no flow of the training range does."""
-    flows = prepare(load_experiment(extrapolated.parent / "plan.toml").data)
-    predictor, noted = load(extrapolated), []
-    for segment in flows.split.test + flows.split.train + flows.split.valid:
-        flow = flows.trajectories[segment.trajectory]
-        found = predictor.predict(
-            flow.read(slice(0, 1))[None], parameters=dict(flow.parameters)
-        ).notes
-        noted.append(any(note.code == "far-parameter" for note in found))
-    assert noted == [True] * 2 + [False] * 5
 
 
 def test_flows_beyond_the_training_range_do_not_calibrate(extrapolated: Path) -> None:

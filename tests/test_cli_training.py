@@ -105,20 +105,6 @@ def test_one_command_trains_on_a_recording(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_training_ends_with_rollouts_and_names_their_gain_and_price(tmp_path: Path) -> None:
-    flow, out = tmp_path / "flow.h5", tmp_path / "run"
-    write(flow, [make_trajectory(frames=60, states=torch.randn(60, 2, 12, 16))])
-    brief = ("--set", "training.epochs=1")
-    shown = succeed("train", flow, "--out", out, *brief)
-    assert "Training on rollouts: 1 epoch" in shown and "validation starts" in shown
-    assert "by the error of validation rollouts: " in shown and "Next frame: " in shown
-    assert f"before this stage: {out / 'training'}" in shown
-    assert (out / "training" / "model.safetensors").exists()
-    alone = tmp_path / "alone"
-    shown = succeed("train", flow, "--out", alone, *brief, "--no-rollout-training")
-    assert "rollouts" not in shown and not (alone / "training").exists()
-
-
 # Settings
 
 

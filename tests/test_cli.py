@@ -131,18 +131,6 @@ PIV_FILES = Path(__file__).parent / "data" / "readers" / "files"
 TINY = ["--samples", "2", "--set", "frames=3", "--set", "points=16"]
 
 
-def test_generate_writes_once(tmp_path: Path) -> None:
-    assert "realpdebench-like" in run("generate").output
-    out = tmp_path / "cavity [1].h5"
-    assert (
-        f"Wrote 2 trajectories to {out}" in well("generate", "cavity", *TINY, "--out", out).output
-    )
-    check(out)
-    assert "holds this recipe already" in run("generate", "cavity", *TINY, "--out", out).output
-    assert "is not of this recipe" in refusal("generate", "heat", "--out", out)
-    assert [path.name for path in tmp_path.iterdir()] == [out.name]
-
-
 # Downloads
 
 

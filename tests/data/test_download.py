@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pibert.data import download as module
 from pibert.data.download import (
     DownloadError,
     FolderHub,
@@ -86,6 +88,15 @@ def test_existing_files_are_not_fetched_again(mirror: Path, tmp_path: Path) -> N
     assert paths(plan.missing) == {"version.json"} and plan.present_bytes == 6010
     assert shard.stat().st_mtime_ns == before
     assert (root / "version.json").stat().st_size == 30
+
+
+def test_a_full_disk_is_noticed_before_anything_is_fetched(
+    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=5999))
+    with refused("6.0 kB are", "6.0 kB left", error=DownloadError):
+        fetch(tmp_path / "data", "fsi", what="fields", hub=FolderHub(mirror))
+    assert not (tmp_path / "data").exists()
 
 
 def test_folders_that_are_not_there_are_named(mirror: Path, tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """DaVis vector files: through a stand-in for lvpyio, and through lvpyio where it is installed."""
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,38 +18,23 @@ MASKED = np.zeros(SHAPE, bool)
 MASKED[0, 0] = True
 
 
-@dataclass
-class Scale:
-    slope: float = 1.0
-    offset: float = 0.0
-    unit: str = "mm"
+def scale(slope: float, offset: float, unit: str = "mm") -> SimpleNamespace:
+    return SimpleNamespace(slope=slope, offset=offset, unit=unit)
 
 
-@dataclass
-class Scales:
-    x: Scale = field(default_factory=lambda: Scale(0.1, -5.0))
-    y: Scale = field(default_factory=lambda: Scale(-0.1, 20.0))
-    i: Scale = field(default_factory=lambda: Scale(0.5, 0.0, "m/s"))
-
-
-@dataclass
-class Spacing:
-    x: int = 16
-    y: int = 8
-
-
-@dataclass
-class Component:
-    planes: list[np.ndarray]
-    scale: Scale = field(default_factory=lambda: Scale(0.5, 0.0, "m/s"))
+SPEED = scale(0.5, 0.0, "m/s")
 
 
 class Frame:
     """What lvpyio documents of a frame of vectors, with values in m/s and directions of space."""
 
     def __init__(self, number: int, choices: np.ndarray, planes: int = 1) -> None:
-        self.scales, self.grid = Scales(), Spacing()
-        self.components = {"U0": Component([U]), "TS:Uncertainty Vx": Component([0 * U + 0.2])}
+        self.scales = SimpleNamespace(x=scale(0.1, -5.0), y=scale(-0.1, 20.0), i=SPEED)
+        self.grid = SimpleNamespace(x=16, y=8)
+        self.components = {
+            name: SimpleNamespace(planes=[values], scale=SPEED)
+            for name, values in {"U0": U, "TS:Uncertainty Vx": 0 * U + 0.2}.items()
+        }
         self.attributes = {"FrameDt": "300 us", "AcqTimeSeries": f"{2000.0 * number} µs"}
         self.active_choice, self.number, self.planes = [choices], number, planes
 
@@ -132,7 +116,7 @@ def test_images_volumes_damage_and_a_missing_package_are_refused(
     buffers["B00001.vc7"].planes = 3
     with pytest.raises(SourceError, match="volume of 3 planes"):
         open_recordings(path)
-    buffers["B00001.vc7"].components = {"PIXEL": Component([U])}
+    buffers["B00001.vc7"].components = {"PIXEL": SimpleNamespace(planes=[U], scale=SPEED)}
     with pytest.raises(SourceError, match="an image, not vectors"):
         open_recordings(path)
     del buffers["B00001.vc7"]

@@ -88,18 +88,6 @@ def test_overviews_show_the_speed_of_their_frame_and_its_errors_outside_the_body
             assert np.allclose(found.compressed(), expected.numpy()[~found.mask])
 
 
-def test_beside_the_papers_numbers_a_frame_is_shown_of_all_its_models() -> None:
-    data = invented(15)
-    plan = {"published": {data.name: "fsi-real"}}
-    data = replace(data, results={**data.results, "comparison": plan})
-    paper = {"pibert", "fourierflow-det", "pinn", "fno2d", "pitt", "deeponet2d"}
-    assert paper - set(data.shown())
-    drawn = fields.overview(data)
-    assert drawn is not None
-    titles = {ax.get_title("left") for ax in drawn.figure.axes}
-    assert {data.ranked(model) for model in paper | set(data.shown())} <= titles
-
-
 def cuts_of(data: DatasetResults) -> wake.Cuts:
     frame = fields.pick(data, "median")
     assert frame is not None

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from pibert.comparison import carry_out, gather, load_comparison, page
+from pibert.comparison import carry_out, gather, load_comparison
 from pibert.comparison.plan import Candidate, Comparison
 from pibert.data.splits import Shares
 from pibert.experiments.flows import prepare
 from pibert.physics import find_family
-from pibert.report.comparison.page import write_report
 from pibert.solver.presets import find_preset
 from tests.comparison.setups import MemoryWatcher, value_of
 from tests.helpers import refused
@@ -175,9 +173,7 @@ def test_the_papers_tandem_cylinders_come_in_published_pairs(
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_official_protocol_scores_20_frames_from_20(
-    download: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_official_protocol_scores_20_frames_from_20(download: Path, tmp_path: Path) -> None:
     real = download / "cylinder" / "hf_dataset" / "real"
     plan = of_realpdebench("realpdebench-official", real, models=("pibert-mr", "persistence"))
     records = carried(plan, tmp_path / "out")["records"]
@@ -195,9 +191,6 @@ def test_the_official_protocol_scores_20_frames_from_20(
     still = value_of(records, model="persistence", **found)["value"]
     assert still == pytest.approx(sum(errors) / len(errors), rel=1e-5)
     assert math.isfinite(value_of(records, model="pibert-mr", **found)["value"])
-    monkeypatch.setattr(page, "write_report", partial(write_report, figures=()))
-    text = page.write_page(tmp_path / "out").read_text()
-    assert "RealPDEBench metrics, rollouts" in text and "could not be drawn" not in text
 
 
 @pytest.mark.usefixtures("quick")
@@ -276,26 +269,6 @@ def test_the_plans_of_the_papers_questions_run(
         for name, data in plan.data.items():
             recipe: Any = find_preset(str(data.case), data.preset)
             assert {(name, m) for m in find_family(recipe.family).diagnostic_names} <= rows
-
-
-def test_the_plans_of_the_papers_questions_differ_in_what_they_ask() -> None:
-    plan = load_comparison(PLANS / "attention-bias.toml")
-    own = plan.candidates["pibert-momentum"].model.options
-    assert own == {"family": "incompressible-momentum"}
-    assert plan.candidates["pibert-off"].model.options == {"attention_bias": 0.0}
-    plan = load_comparison(PLANS / "pretraining.toml")
-    shares = {name: c.pretraining for name, c in plan.candidates.items() if "pibert" in name}
-    assert shares["pibert-scratch"] == 0 < shares["pibert-20"] < shares["pibert-50"]
-    assert {data.split.partition(":")[0] for data in plan.data.values()} == {
-        "interpolation",
-        "higher",
-    }
-    plan = load_comparison(PLANS / "masking.toml")
-    structured = [c.masking for c in plan.candidates.values() if c.masking.kinds == ("structured",)]
-    assert {masking.guide for masking in structured} == {"vorticity", "residual"}
-    trained = {(c.pretraining, c.pretraining_weights) for n, c in plan.candidates.items()
-               if n.startswith("pibert-") and n != "pibert-scratch"}  # fmt: skip
-    assert len(trained) == 1
 
 
 def test_every_family_has_its_data_set_and_bias() -> None:

@@ -167,15 +167,20 @@ def test_files_of_other_flows_replace_the_test_split(tmp_path: Path) -> None:
         prepare(replace(every, test=OtherFlows(path=str(tmp_path / "new.h5"))))
 
 
-@pytest.mark.parametrize("settings", [{}, {"path": "a.h5", "recipe": {"seed": 1}}])
-def test_other_flows_come_from_a_path_or_from_a_recipe(settings: dict[str, Any]) -> None:
-    with refused("data.test", "path"):
-        OtherFlows(**settings)
-
-
-def test_a_recipe_of_other_flows_needs_simulated_data() -> None:
-    with refused("data.test.recipe", "data.test.path"):
-        DataConfig(path="flows.h5", test=OtherFlows(recipe={"seed": 1}))
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: OtherFlows(), ("data.test", "path")),
+        (lambda: OtherFlows(path="a.h5", recipe={"seed": 1}), ("data.test", "path")),
+        (
+            lambda: DataConfig(path="flows.h5", test=OtherFlows(recipe={"seed": 1})),
+            ("data.test.recipe", "data.test.path"),
+        ),
+    ],
+)
+def test_other_flows_have_one_source_that_fits_the_data(make: Any, named: tuple[str, ...]) -> None:
+    with refused(*named):
+        make()
 
 
 def test_an_outline_splits_the_flows_without_reading_them(
@@ -272,8 +277,7 @@ def test_a_split_that_does_not_match_the_data_is_refused(
 
 
 def test_conditions_without_parameters_are_refused(tmp_path: Path) -> None:
-    flows = [make_trajectory(f"t{i}", seed=i) for i in range(4)]
-    write(tmp_path / "flows.h5", flows)
+    write(tmp_path / "flows.h5", [make_trajectory(f"t{i}", seed=i) for i in range(4)])
     with refused("vary", "found none in 4"):
         prepare(DataConfig(path=str(tmp_path / "flows.h5"), split="conditions"))
 

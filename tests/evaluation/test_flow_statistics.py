@@ -121,13 +121,6 @@ def test_a_longer_segment_resolves_a_slower_frequency() -> None:
     assert longer.spectra.dominant == pytest.approx(FREQUENCY, rel=0.03)
 
 
-def test_short_recordings_get_notes_that_do_not_contradict_each_other() -> None:
-    notes = flow_statistics(recording(shedding()[:5])).notes
-    assert any("spectra need 8 frames or more, found 5" in note for note in notes)
-    assert any("SPOD needs" in n and "16 frames together, found 5; record" in n for n in notes)
-    assert not any("dominates" in note or "shorter --segment" in note for note in notes)
-
-
 def test_frames_without_a_vector_are_named_and_not_to_be_filled() -> None:
     valid = torch.ones(16, *GRID.shape, dtype=torch.bool)
     valid[3:5] = False
@@ -206,30 +199,6 @@ def test_recordings_without_statistics_are_refused() -> None:
     uneven = replace(recording(), time=time, spec=replace(recording().spec, dt=None))
     found = flow_statistics(uneven)
     assert found.dmd is None and found.pod is not None and "equally spaced" in found.notes[0]
-
-
-@pytest.mark.filterwarnings("error")
-def test_the_command_prints_units_and_draws_phases_without_frames(tmp_path: Path) -> None:
-    write(tmp_path / "flow.h5", [recording()])
-    out = tmp_path / "stats"
-    arguments = ["stats", str(tmp_path / "flow.h5"), "--out", str(out), "--period", "0.1"]
-    result = CliRunner().invoke(app, [*arguments, "--phases", "4", "--figures", "pdf"])
-    assert result.exit_code == 0, result.output
-    shown = " ".join(result.output.split())
-    assert "have no frame" in shown and not list(out.glob("*.png"))
-    assert (out / "phases.pdf").read_bytes().startswith(b"%PDF")
-    assert "(m/s)²" in shown and "DMD frequency [1/s]" in shown
-
-
-def test_the_command_names_the_components_of_the_kinetic_energy(tmp_path: Path) -> None:
-    flow = recording(shedding()[:5])
-    three = replace(flow.spec, channels=("u", "v", "w"), units=("m/s",) * 3)
-    states = torch.cat((flow.read(), flow.read()[:, :1]), 1)
-    for name, recorded in (("both", flow), ("all three", replace(flow, states=states, spec=three))):
-        write(tmp_path / "flow.h5", [recorded])
-        arguments = ["stats", str(tmp_path / "flow.h5"), "--out", str(tmp_path / "s")]
-        shown = " ".join(CliRunner().invoke(app, [*arguments, "--overwrite"]).output.split())
-        assert f"energy of {name} components" in shown
 
 
 def test_the_command_writes_fields_tables_and_pictures_or_nothing(

@@ -226,19 +226,6 @@ def test_a_run_whose_start_saw_the_test_split_does_not_enter(
     assert {record["model"] for record in results["records"]} == {"further", "persistence"}
 
 
-@pytest.mark.slow
-def test_several_processes_find_what_one_does(carried: Carried, tmp_path: Path) -> None:
-    few = {name: candidate(name) for name in ("persistence", "linear-extrapolation")}
-    wrong = candidate("fno2d", widht=3)
-    plan = replace(carried.comparison, candidates={"wrong": wrong, **few}, seeds=(3,))
-    watcher = MemoryWatcher()
-    failed = carry_out(plan, tmp_path, watcher, workers=2)
-    assert {job.candidate for job in failed} == {"wrong"}
-    for name in few:
-        job = Job("waves", name, 3)
-        assert watcher.errors[job] == pytest.approx(carried.watcher.errors[job], rel=1e-6)
-
-
 # Which finished runs may enter: what they saw, and what they began with
 
 

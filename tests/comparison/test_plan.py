@@ -116,13 +116,11 @@ def with_own(**settings: Any) -> dict[str, Candidate]:
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: comparison_of(DATA, candidates={}), ("one candidate", 0)),
         (lambda: comparison_of(DATA, reference="nobody"), ("'nobody'", "pibert")),
         (
             lambda: comparison_of(replace(DATA, shares=Shares(train=0.7, valid=0.0))),
             ("'waves'", "valid"),
         ),
-        (lambda: Candidate(model=ModelConfig(name="fno3d")), ("'fno3d'", "pibert")),
         (lambda: Tuning(learning_rates=(1e-3, 1e-3)), ("learning_rates", 0.001)),
         (lambda: tuned(reuse={"b": "a", "c": "b"}), ("'c'", "'b'", "'a'")),
         (

@@ -223,7 +223,6 @@ def pair(carried: Carried) -> dict[Job, Scores]:
         ({"source": {"path": "other.h5"}}, ("source.path", "waves.h5", "other.h5")),
         ({"split": {"test": [[0, 0, None]]}}, ("split.test",)),
         ({"normalizer": {"mean": [0.0, 0.0], "std": [1.0, 1.0]}}, ("normalizer.mean", "[0.0")),
-        ({"test_frames": 7}, ("test_frames", 180, 7)),
         ({"spec": {"units": ["1", "1"]}}, ("units",)),
     ],
 )

@@ -16,7 +16,7 @@ from pibert.experiments import run as train
 from pibert.fields import FieldSpec, Grid, Trajectory
 from pibert.solver.presets import find_preset
 from studies.openfoam import __main__ as command
-from studies.openfoam import page, response
+from studies.openfoam import response
 from studies.openfoam.case import Cylinder, Spring, is_installed, read_series, run, write
 from studies.openfoam.frames import read_frames
 from studies.openfoam.transfer import strouhal
@@ -115,40 +115,6 @@ def test_openfoam_moves_the_body_and_its_frames_are_read_on_our_grid(tmp_path: P
     assert float(frames.series["drag"].min()) > 0.5
     upstream = frames.read(slice(None))[:, 0, :, 0]
     assert np.allclose(upstream.mean(1).numpy(), 1.0, atol=0.15)
-
-
-def test_the_response_of_a_model_needs_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["openfoam", "--only", "response", "--out", str(tmp_path)])
-    with pytest.raises(SystemExit):
-        command.main()
-    assert "--run FOLDER" in capsys.readouterr().err
-
-
-def test_the_page_compares_openfoam_our_solver_and_the_model(tmp_path: Path) -> None:
-    def row(amplitude: float, predicted: float | None) -> dict[str, Any]:
-        true = {"amplitude": amplitude, "frequency": 0.2, "regime": "lock-in"}
-        found: dict[str, Any] = {"true": true, "parameters": {"reduced_velocity": 5.0}}
-        found["parameters"]["mass_ratio"] = 2.0
-        if predicted is not None:
-            found["predicted"] = {"amplitude": predicted, "frequency": None, "regime": "outside"}
-            found["errors"] = {"phase": 0.25}
-        return found
-
-    part = {
-        "model": "pibert-mr",
-        "cpu_seconds": [100.0],
-        "openfoam": [row(0.55, 0.5)],
-        "lattice": [row(0.53, None)],
-        "measured": dict.fromkeys(("command", "commit", "hardware", "openfoam", "torch"), "x"),
-    }
-    (tmp_path / "solver").mkdir()
-    page.write({"response": part}, tmp_path)
-    text = (tmp_path / "openfoam.md").read_text()
-    numbers = "| 0.550 | 0.530 | 0.500 | 0.2000 | 0.2000 | – | 0.25 | lock-in | lock-in | outside |"
-    assert f"| 5 | 2 {numbers}" in text
-    assert (tmp_path / "solver" / "openfoam-response.png").exists()
 
 
 @pytest.mark.slow

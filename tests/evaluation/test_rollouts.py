@@ -254,18 +254,6 @@ def test_free_runs_begin_once_per_flow_and_continue_to_its_end() -> None:
         score_free_runs(moves, samples, frames=15)
 
 
-def test_diverged_free_run_does_not_affect_others() -> None:
-    samples = samples_of(travelling(phase=1.5), travelling(phase=3.2, name="b"), steps=1)
-    first = [float(t.read()[0, 0, 0, 0]) for t in samples.trajectories]
-    assert first[0] > 3 > first[1]  # Moves fails where this is above 3
-    runs = score_free_runs(Moves(by=1, fails=31), samples, frames=59)
-    found = statistics(runs)
-    assert found["diverged"] == 0.5 and found["survival"] == (30 + 59) / 2
-    assert math.isinf(found["mean_error"])
-    alone = MEASURE.values(runs["terms"][1])
-    assert float(alone[0]) == pytest.approx(0, abs=1e-20)
-
-
 def test_long_flows_have_several_free_runs_that_do_not_overlap() -> None:
     flows = [travelling(121), travelling(61, phase=1.0, name="b")]
     samples = samples_of(*flows, steps=1)

@@ -95,13 +95,3 @@ def test_a_family_of_the_hints_or_of_the_model_switches_physics_on(tmp_path: Pat
     plan = experiment(options={"family": "incompressible"})
     assert not physics_notes(plan, unstated, "train")
     assert "divergence" in logged(plan, unstated)
-
-
-def test_unknown_coefficients_and_time_steps_are_named(tmp_path: Path) -> None:
-    flows = flows_of(tmp_path, "incompressible", "u", "v")
-    lacking = replace(flows, spec=replace(flows.spec, reference_length=None, dt=None))
-    first, second = physics_notes(experiment(options={"history": 2}), lacking, "train")
-    assert "no time derivative" in first and "viscosity is not stated" in second
-    gas = flows_of(tmp_path, "euler", "rho", "u", "v", "p")
-    notes = physics_notes(experiment(), gas, "train")
-    assert any("gamma is not stated" in note and "1.4" in note for note in notes)

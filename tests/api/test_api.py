@@ -330,17 +330,13 @@ def test_a_forecast_has_truth_scores_pictures_and_files(
     assert found.time.numpy() == pytest.approx(DT * np.arange(5, 45))
     assert found.plot().png.startswith(b"\x89PNG") and "skill" in repr(found)
     assert "<img" in found._repr_html_() and "<img" in flow._repr_html_()
-    assert found.plot("ahead.pdf").png.startswith(b"\x89PNG")  # what a notebook shows
-    assert Path("ahead.pdf").read_bytes().startswith(b"%PDF")
     found.save("ahead.h5")
     assert np.array_equal(pibert.read("ahead.h5").numpy(), found.numpy())
     with refused(".h5", ".png", ".txt"):
         found.save("ahead.txt")
-    for path, magic in (("a.pdf", b"%PDF"), ("a.svg", b"<?xml")):
-        for picture in (found.plot(path), flow.plot(f"flow-{path}")):
-            assert picture.png.startswith(b"\x89PNG")
-        assert Path(path).read_bytes().startswith(magic)
-        assert Path(f"flow-{path}").read_bytes().startswith(magic)
+    for plot in (found.plot, flow.plot):
+        assert plot("a.pdf").png.startswith(b"\x89PNG")  # what a notebook shows
+        assert Path("a.pdf").read_bytes().startswith(b"%PDF")
     ahead = trained.predict(flow)
     assert len(ahead) == 30
     assert_close(ahead.fields[4], found.fields[0])

@@ -13,6 +13,7 @@ from pibert.fields import Batch, FieldSpec, Grid, Normalizer
 from pibert.models.references.dmd import DMD, RANKS, RIDGES, DMDConfig
 from tests.helpers import refused
 from tests.models.recordings import batches_of
+from tests.training.setups import batch_of
 
 SPEC = FieldSpec(grid=Grid((5, 8), dx=0.3, dy=0.2), dt=0.1)
 NORMALIZER = Normalizer((1.0, -0.5), (2.0, 0.5))
@@ -44,16 +45,7 @@ def pairs(directions: Tensor, operator: Tensor, count: int, seed: int = 1) -> li
     a = torch.cat((a, -a))
     before, after = ((c @ directions).view(-1, 2, 5, 8) for c in (a, a @ operator.mT))
     known = torch.ones(len(a), 5, 8, dtype=torch.bool)
-    numbers = torch.arange(len(a))
-    whole = Batch(
-        x=before,
-        y=after[:, None],
-        parameters=torch.zeros(len(a), 16),
-        mask=known,
-        target_mask=known[:, None],
-        sample=numbers,
-        seeds=numbers,
-    )
+    whole = batch_of(before, after[:, None], known, known[:, None])
     return [whole.map(lambda t, i=i: t[i : i + 9]) for i in range(0, len(a), 9)]  # type: ignore[misc]
 
 
@@ -196,16 +188,7 @@ def test_the_state_of_a_moving_body_is_known_at_hidden_points() -> None:
     known[torch.arange(count + 1), rows] = False
     frames[:, :2] = 0.0  # the state alone moves: hidden fields must not disturb it
     frames = torch.where(known[:, None], frames, 0.0)
-    numbers = torch.arange(count)
-    batch = Batch(
-        x=frames[:-1],
-        y=frames[1:, None],
-        parameters=torch.zeros(count, 16),
-        mask=known[:-1],
-        target_mask=known[1:, None],
-        sample=numbers,
-        seeds=numbers,
-    )
+    batch = batch_of(frames[:-1], frames[1:, None], known[:-1], known[1:, None])
     model = DMD(DMDConfig(rank=4), spec).double()
     model.fit([batch], NORMALIZER)
     found = model(batch.x, mask=batch.mask)[:, 2:]

@@ -52,6 +52,7 @@ def test_moments_are_those_of_the_wave() -> None:
     assert_close(found.tke, (found.stress[0, 0] + found.stress[1, 1]) / 2, rtol=1e-12)
     assert_close(found.vorticity, torch.full(GRID.shape, -2.0).double(), rtol=1e-4)
     assert found.gradient_unit == "1/s" and found.frequency_unit == "1/s"
+    assert "dominant frequency" in repr(found)
 
 
 def test_spurious_vectors_are_reported_with_a_remedy() -> None:
@@ -116,6 +117,16 @@ def test_a_longer_segment_resolves_a_slower_frequency() -> None:
     longer = flow_statistics(short, StatsOptions(segment=44))
     assert longer.spectra is not None
     assert longer.spectra.dominant == pytest.approx(FREQUENCY, rel=0.03)
+
+
+def test_short_recordings_and_frames_without_a_vector_get_notes() -> None:
+    notes = flow_statistics(recording(shedding()[:5])).notes
+    assert any("spectra need 8 frames or more, found 5" in note for note in notes)
+    valid = torch.ones(16, *GRID.shape, dtype=torch.bool)
+    valid[3:5] = False
+    notes = flow_statistics(recording(shedding()[:16], valid=valid)).notes
+    (note,) = (note for note in notes if "POD" in note)
+    assert "2 of 16 frames" in note and "--frames" in note and "fill" not in note
 
 
 def test_spectra_obey_parseval() -> None:

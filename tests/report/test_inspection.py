@@ -75,8 +75,9 @@ def test_derivatives_are_per_second_while_fields_keep_their_units(
         flow(shape=(2, 9)),
         flow(valid=torch.zeros(SHAPE, dtype=torch.bool)),
         flow(states=torch.full((5, 2, *SHAPE), math.nan)),
+        flow(valid=(torch.arange(5 * 12 * 20) % 7 > 0).view(5, *SHAPE)),
     ],
-    ids=["one frame", "many channels", "two rows", "nothing known", "not finite"],
+    ids=["one frame", "many channels", "two rows", "nothing known", "not finite", "gaps"],
 )
 def test_unusual_data_can_be_drawn(tmp_path: Path, trajectory: Trajectory) -> None:
     draw(tmp_path / "flow.png", trajectory)

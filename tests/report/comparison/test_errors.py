@@ -15,6 +15,7 @@ from pibert.report.comparison.errors import (
     error_distribution,
     frame_errors_of,
 )
+from pibert.report.comparison.plots import logarithmic, sheet
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.tables import ranking
 from tests.report.comparison.handmade_results import handmade, record
@@ -44,6 +45,16 @@ def test_dots_stand_at_the_values_of_the_models_by_rank() -> None:
     ax = panel(axes_of(errors.metrics(data)), "R²")
     found = [line.get_xdata()[0] for line in ax.lines if len(line.get_xdata()) == 1]
     assert found[:3] == pytest.approx([1 - (data.value(m, "r2", "u") or 0.0) for m in data.models])
+
+
+@pytest.mark.parametrize("high", [1.2e-6, 2e-5, 0.5, 1e7])
+def test_logarithmic_axes_have_labels_whatever_their_range(high: float) -> None:
+    figure, axes = sheet(2.5, 2.5)
+    logarithmic(axes[0, 0], "x", [1e-6, high])
+    figure.draw_without_rendering()
+    low, top = axes[0, 0].xaxis.get_view_interval()
+    ticks = [tick for tick in axes[0, 0].xaxis.get_major_ticks() if low <= tick.get_loc() <= top]
+    assert len([tick for tick in ticks if tick.label1.get_text()]) > 1
 
 
 def with_errors(*given: Tensor | None) -> DatasetResults:

@@ -74,6 +74,11 @@ def test_densities_integrate_to_one():
         assert torch.allclose(whole, torch.ones(2), atol=0.02)
 
 
+def test_errors_mark_diverged_models():
+    for ax in axes_of(once(free_runs.free_run_errors, 5)):
+        assert sum(line.get_marker() == "x" for line in ax.lines) == 1
+
+
 def test_the_table_ends_with_the_truth_against_itself_and_counts_diverged_runs():
     found = table(invented(5))
     assert found is not None

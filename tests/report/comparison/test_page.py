@@ -171,9 +171,10 @@ HOSTILE = Table(
     caption="100 % of x_1",
     head=("model", "error ↓"),
     rows=(
-        (Cell(text="<b>|a_b&c%</b>"), Cell(text="2.44e-4", number=2.44e-4, best=True)),
+        (Cell(text="<b>|a_b&c%</b>"), Cell(text="2.44e-4", number=2.44e-4, best=True, level=True)),
         (Cell(text="v1e5"), Cell(text="-0.5", number=-0.5, note="[-1.0e-5, 3.00]")),
     ),
+    foot=((Cell(text="(data)"), Cell(text="")),),
 )
 
 
@@ -184,7 +185,7 @@ def test_tables_escape_markup_of_html_and_latex(tmp_path, monkeypatch):
     text = (tmp_path / "tables.tex").read_text()
     body = text.partition(r"\midrule")[2].partition(r"\bottomrule")[0]
     rows = [line for line in body.splitlines() if line.endswith(r"\\")]
-    assert len(rows) == 2
+    assert len(rows) == 3
     for row in rows:
         assert len(re.findall(r"(?<!\\)&", row)) == 1
         assert not re.search(r"(?<!\\)[%_#]", row)

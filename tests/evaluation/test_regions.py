@@ -146,13 +146,12 @@ def test_gradient_errors_are_those_of_a_loop_over_points_with_known_neighbours()
 
 def region_errors(frames, where: torch.Tensor, channels: list[int], scales) -> tuple[float, float]:
     """Mean square error over a mask's points and some channels; and over the energy."""
-    error = energy = 0.0
-    count = 0
-    for t, y, x in where.nonzero().tolist():
-        for c in channels:
-            p, truth = (float(f[t, c, y, x]) / scales[c] for f in (frames.prediction, frames.truth))
-            error, energy, count = error + (p - truth) ** 2, energy + truth**2, count + 1
-    return error / count, error / energy
+    scale = torch.tensor(scales, dtype=torch.float64)[: len(frames.spec.channels), None]
+    p, y = (
+        (f.movedim(1, 0)[:, where] / scale)[channels] for f in (frames.prediction, frames.truth)
+    )
+    error = (p - y).square()
+    return float(error.mean()), float(error.sum() / y.square().sum())
 
 
 def test_boundary_errors_are_means_over_frames_points_and_channels() -> None:

@@ -1,4 +1,4 @@
-"""RealPDEBench's metrics against plain loops over tiny windows, variants, and its competition."""
+"""RealPDEBench's metrics against their definitions, variants, and its competition."""
 
 import itertools
 import math

@@ -234,7 +234,6 @@ def test_the_wake_line_is_the_row_of_the_centre_behind_the_body() -> None:
 @pytest.mark.parametrize(
     ("unit", "length", "expected"),
     [
-        ("m/s", None, "1/s"),
         ("mm/s", "mm", "1/s"),
         ("m/s", "mm", "m/s/mm"),
         ("1", "D", "U/D"),

@@ -1,5 +1,7 @@
 """Errors of single flows and conditions: by brute force, and as they add up to the pooled ones."""
 
+import csv
+import statistics
 from typing import Any
 
 import pytest
@@ -67,6 +69,18 @@ def test_errors_of_a_flow_are_those_of_its_own_frames(carried: Carried, lead: in
             assert found(carried, metric, lead)[place] == pytest.approx(float(value), rel=1e-4)
         checked += 1
     assert checked >= 3
+
+
+def test_the_table_of_flows_marks_those_outside_the_training_range(carried: Carried) -> None:
+    facts = carried.results["data"]["waves"]
+    low, high = facts["training_range"]["Re"]
+    far = {f["name"] for f in facts["flows"] if not low <= f["parameters"]["Re"] <= high}
+    assert 0 < len(far) < len(facts["flows"])
+    with (carried.out / "flows.csv").open() as file:
+        assert {row["flow"] for row in csv.DictReader(file) if row["outside"] == "Re"} == far
+    where = {"model": RUN.candidate, "seed": RUN.seed, "metric": "nmse_flow_median"}
+    median = value_of(carried.results["records"], **where)["value"]
+    assert median == pytest.approx(statistics.median(found(carried, "nmse")))
 
 
 def test_flows_of_a_condition_are_pooled(carried: Carried) -> None:

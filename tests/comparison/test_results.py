@@ -20,7 +20,6 @@ from pibert.comparison.rows import _best, rows_of
 from pibert.evaluation.by_flow import measures_of
 from pibert.evaluation.measure import Entry
 from pibert.evaluation.scores import Scores, read_scores, save_scores
-from pibert.experiments import evaluation
 from pibert.experiments.flows import Flows
 from tests.comparison.conftest import Carried
 from tests.comparison.setups import (

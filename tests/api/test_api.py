@@ -139,31 +139,21 @@ def test_several_flows_are_one_set() -> None:
             ["(4, 8, 12)", "(3, 8, 12)"],
         ),
         (lambda: pibert.flow([["a"]]), ["expected numbers"]),
-        (lambda: pibert.flow({}), ["found none"]),
-        (lambda: waves(4, dt=-1.0), ["dt must be positive"]),
         (lambda: waves(4, dt="0.1 s"), ["dt", "a number", "0.1 s"]),
-        (lambda: waves(4, parameters={"Re": "high"}), ["parameter Re", "a number", "high"]),
         (lambda: waves(4, channels=("u", "u")), ["different names", "'u', 'u'"]),
-        (lambda: waves(4, channels="uv"), ["different names", "'uv'"]),
         (lambda: waves(4, channels=("u",)), ["every channel", "(4, 2, 8, 12)", "select"]),
         (lambda: waves(4, mask=np.zeros((8, 12), bool)), ["known", "found none", "mask="]),
-        (lambda: waves(4, body=np.ones((8, 12), bool)), ["known", "found none", "body="]),
         (lambda: waves(4, scale="5 mm"), ["0.05mm/px", "5 mm"]),
         (lambda: waves(4, spacing=1.0), ["unknown arguments spacing", "dx"]),
         (lambda: pibert.read("nowhere/*.txt"), ["nowhere"]),
-        (lambda: pibert.read([]), ["empty list"]),
         (lambda: read_anything(wave(4)), ["ndarray", "pibert.flow"]),
         (lambda: pibert.flow(np.full((4, 2, 8, 12), np.nan)), ["known values", "NaN"]),
-        (lambda: pibert.flow(np.zeros((0, 2, 8, 12)), dx=1, dy=1, dt=1), ["is empty"]),
         (lambda: waves(4).save("wave.txt"), [".txt", ".h5"]),
         (lambda: pibert.compare("unet", waves(30)), ["a list of models"]),
-        (lambda: pibert.compare([], waves(30)), ["at least one model"]),
         (lambda: pibert.compare(["resnet"], waves(30)), ["resnet", "unet"]),
         (lambda: fit(waves(1)), ["at least 2 frames", "found 1"]),
-        (lambda: fit(waves(8), model="unett"), ["unett", "unet"]),
         (lambda: fit(waves(8), start="cylinder-mr"), ["cylinder-mr", "parameter"]),
         (lambda: pibert.flow({"p": wave(8)[:, 0]}).fill(noise=0.1), ["flag_outliers=False"]),
-        (lambda: waves(8).stats(period=99.0), ["period=99"]),
         (lambda: pibert.load("cylinder-mr").calibrate(waves(8)), ["model.save('FOLDER')"]),
     ],
 )
@@ -172,15 +162,6 @@ def test_wrong_input_is_refused_with_a_reason_and_nothing_is_written(
 ) -> None:
     with refused(*named, error=(ValueError, TypeError, OSError)):
         call()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_logger_that_is_not_installed_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pibert.training.loggers.find_spec", lambda name: None)
-    with refused("pip install trackio", error=ImportError):
-        fit(waves(8), logger="trackio")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -196,30 +177,6 @@ def test_flows_that_cannot_be_kept_leave_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_notes_name_arguments_in_place_of_options() -> None:
-    assert in_python("give it (--pulse-delay 27us)") == "give it (pulse_delay=27us)"
-    assert in_python("state it with --family NAME") == "state it with family=NAME"
-    assert (
-        in_python("larger: --set model.preset=base") == 'larger: settings={"model.preset": "base"}'
-    )
-    assert in_python("add --override-units (--dt)") == "add override_units=True (dt=)"
-    split = "--set data.split=interpolation:mass_ratio."
-    assert in_python(split) == 'settings={"data.split": "interpolation:mass_ratio"}.'
-    assert in_python("state it: --parameter Re=NUMBER") == 'state it: parameters={"Re": NUMBER}'
-    assert in_python("name it (--axes tcyx, in Python axes='tcyx')") == "name it (axes='tcyx')"
-    assert (
-        in_python("the first (--channels u=u,v=b)") == "the first (channels={'u': 'u', 'v': 'b'})"
-    )
-    assert in_python("(--no-flag-outliers)") == "(flag_outliers=False)"
-    assert in_python("--fill-masked fills them") == "fill_masked=True fills them"
-    assert in_python("calibrate on others: --data FILE") == "calibrate on others: flow=FLOW"
-    for whole in (
-        "pibert convert --parameter Re=NUMBER",
-        "python -m studies.x tube --out F",
-    ):
-        assert in_python(f"or {whole}") == f"or {whole}"
-
-
 @pytest.mark.parametrize(
     ("call", "named"),
     [
@@ -228,7 +185,6 @@ def test_notes_name_arguments_in_place_of_options() -> None:
             lambda: pibert.read(ROOT / "pibert/weights/cylinder-mr/sample.h5", dt=9.0),
             "override_units=True",
         ),
-        (lambda: pibert.compare(["unet"], waves(30), settings={"sample": 3}), "settings="),
         (lambda: fit(waves(30)).calibrate(leads=9), "leads=9"),
         (lambda: fit(waves(3)).evaluate(), "flow=FLOW"),
     ],
@@ -238,6 +194,23 @@ def test_errors_name_arguments_in_place_of_options(call: Any, named: str) -> Non
         call()
     assert named in str(error.value)
     assert "--" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "argument"),
+    [
+        ("(--pulse-delay 27us)", "(pulse_delay=27us)"),
+        ("--set model.preset=base", 'settings={"model.preset": "base"}'),
+        ("--parameter Re=NUMBER", 'parameters={"Re": NUMBER}'),
+        ("(--channels u=u,v=b)", "(channels={'u': 'u', 'v': 'b'})"),
+        ("(--no-flag-outliers)", "(flag_outliers=False)"),
+        ("--fill-masked fills them", "fill_masked=True fills them"),
+        ("--data FILE", "flow=FLOW"),
+        ("pibert convert --parameter Re=NUMBER", "pibert convert --parameter Re=NUMBER"),
+    ],
+)
+def test_notes_name_arguments_in_place_of_options(option: str, argument: str) -> None:
+    assert in_python(f"state it: {option}") == f"state it: {argument}"
 
 
 # Fitting
@@ -300,23 +273,11 @@ def test_the_same_call_resumes_and_another_one_gets_its_own_folder(
     assert len(list(Path("whole").glob("flows-*.h5"))) == 1
 
 
-def test_five_frames_fit_with_a_clear_statement_of_what_is_possible(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    model = fit(waves(5), quiet=False)
-    text = capsys.readouterr().out
-    assert "the last 2 test" in text and "Not possible" in text
-    assert "training 3, testing 2" in text and "without validation" in text
-    assert model.evaluate().card["data"]["test_frames"] == 1
+def test_five_frames_fit_and_are_scored_and_three_are_not_scored() -> None:
+    assert fit(waves(5)).evaluate().card["data"]["test_frames"] == 1
     few = fit(waves(3), out="three")
     with refused("test"):
         few.evaluate()
-
-
-def test_notes_of_a_fit_name_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    fit([waves(8, name=name) for name in "abc"], epochs=1, quiet=False)
-    text = capsys.readouterr().out
-    assert 'settings={"data.split_seed": "1"}' in text.replace("\n", " ") and "--set" not in text
 
 
 def test_a_model_is_trained_further_and_compared(trained: pibert.Model) -> None:
@@ -369,17 +330,13 @@ def test_a_forecast_has_truth_scores_pictures_and_files(
     assert found.time.numpy() == pytest.approx(DT * np.arange(5, 45))
     assert found.plot().png.startswith(b"\x89PNG") and "skill" in repr(found)
     assert "<img" in found._repr_html_() and "<img" in flow._repr_html_()
-    assert found.plot("ahead.pdf").png.startswith(b"\x89PNG")  # what a notebook shows
-    assert Path("ahead.pdf").read_bytes().startswith(b"%PDF")
     found.save("ahead.h5")
     assert np.array_equal(pibert.read("ahead.h5").numpy(), found.numpy())
     with refused(".h5", ".png", ".txt"):
         found.save("ahead.txt")
-    for path, magic in (("a.pdf", b"%PDF"), ("a.svg", b"<?xml")):
-        for picture in (found.plot(path), flow.plot(f"flow-{path}")):
-            assert picture.png.startswith(b"\x89PNG")
-        assert Path(path).read_bytes().startswith(magic)
-        assert Path(f"flow-{path}").read_bytes().startswith(magic)
+    for plot in (found.plot, flow.plot):
+        assert plot("a.pdf").png.startswith(b"\x89PNG")  # what a notebook shows
+        assert Path("a.pdf").read_bytes().startswith(b"%PDF")
     ahead = trained.predict(flow)
     assert len(ahead) == 30
     assert_close(ahead.fields[4], found.fields[0])

@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from pibert.comparison import jobs
-from pibert.comparison import page as page_module
 from pibert.comparison.coarse_solver import VorticitySolver, finest_within, seconds_per_step
 from pibert.data.resample import interpolated
 from pibert.experiments.flows import CACHE
 from pibert.fields import Grid, Normalizer, Trajectory
 from pibert.physics.spectral import on_grid
-from pibert.report.comparison.page import write_report
-from pibert.report.comparison.tables.rollouts import rollout
 from pibert.solver.vorticity import Kolmogorov
 from pibert.solver.wakes import CylinderWakes, TandemWakes
 from tests.command import run
@@ -127,19 +124,6 @@ def test_flows_too_short_for_free_runs_have_its_errors_by_lead_time(
     fastest = min(own["ms_per_sample"] for own in cost["batches"])
     facts = results["data"]["box"]["coarse_solver"]
     assert facts["surrogate_ms_per_frame"] == pytest.approx(fastest / 2)
-    tables = []
-
-    def no_page(folder: Path, results: Any, datasets: Any, **_: Any) -> Path:
-        table = rollout(datasets[0])
-        assert table is not None
-        tables.append(table)
-        return folder
-
-    monkeypatch.setattr(page_module, "write_report", no_page)
-    page_module.write_page(tmp_path / "out")
-    (line,), place = tables[0].foot, tables[0].head.index("relative L2 ↓")
-    assert line[place].number == pytest.approx(found["rollout_rel_l2"]["value"])
-    assert facts["resolution"] in tables[0].caption
 
 
 def test_rerunning_simulates_nothing_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,28 +148,10 @@ def test_a_failure_leaves_the_comparison_whole(out: Path, monkeypatch: pytest.Mo
     assert "no memory" in compare(out.parent / "plan.toml", out)
 
 
-def test_the_report_shows_it_beside_the_models(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pibert.report.comparison.figures import FIGURES
-
-    def some(folder: Path, results: Any, datasets: Any, **settings: Any) -> Path:
-        figures = [(s, make) for s, make in FIGURES if s == "Statistics"]
-        return write_report(folder, results, datasets, figures, **settings)
-
-    monkeypatch.setattr(page_module, "write_report", some)
-    result = run("report", str(out))
-    assert result.exit_code == 0, result.output
-    page = (out / "report.html").read_text()
-    assert "could not be drawn" not in page
-    assert "(solver, coarser grid)" in page and "5 cells in D" in page
-
-
-@pytest.mark.parametrize("limit", [0.1, 2.5, 9.0])
-def test_the_grid_is_the_finest_within_the_time(
-    limit: float,
-) -> None:
+def test_the_grid_is_the_finest_within_the_time() -> None:
     times = {5: 1.0, 6: 2.0, 7: 4.0, 8: 8.0}
-    found = finest_within(tuple(times), limit, times.__getitem__)
-    assert found == {0.1: (5, 1.0), 2.5: (6, 2.0), 9.0: (8, 8.0)}[limit]
+    for limit, found in {0.1: (5, 1.0), 2.5: (6, 2.0), 9.0: (8, 8.0)}.items():
+        assert finest_within(tuple(times), limit, times.__getitem__) == found
 
 
 @pytest.mark.parametrize("kind", [CylinderWakes, TandemWakes])

@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from pibert.comparison import page as page_module
 from pibert.comparison.rows import free_run_weights
 from pibert.data.dataset import Window
 from pibert.evaluation.scores import read_scores, start_weights
 from pibert.experiments import evaluation
 from pibert.experiments.evaluation import RolloutPlan, _free_run_frames
 from pibert.experiments.flows import prepare
-from pibert.report.comparison.figures import FIGURES
-from pibert.report.comparison.page import write_report
 from tests.command import run
 from tests.comparison.setups import quickly, write_waves
 
@@ -106,27 +103,6 @@ def test_rollouts_have_intervals_at_every_lead_time(out: Path) -> None:
         if row["metric"] == "rollout_correlated_horizon" and row["model"] == "training-mean"
     )
     assert horizon["value"] < 3 and horizon["high"] <= 3
-
-
-def test_the_report_shows_statistics_beside_the_ranking(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def some(folder: Path, results: Any, datasets: Any, **settings: Any) -> Path:
-        figures = [(s, make) for s, make in FIGURES if s == "Statistics"]
-        return write_report(folder, results, datasets, figures, **settings)
-
-    monkeypatch.setattr(page_module, "write_report", some)
-    result = run("report", str(out), "--figures", "svg")
-    assert result.exit_code == 0, result.output
-    assert len(list((out / "figures").glob("*.svg"))) == 5 and "5 .svg files" in result.output
-    page = (out / "report.html").read_text()
-    assert "could not be drawn" not in page
-    headings = ["Ranked summary", "Rollouts", "Statistics of free runs", "Component by component"]
-    places = [page.index(f">{heading}</h3>") for heading in headings]
-    assert places == sorted(places)
-    assert page.count("data:image/webp") == 5
-    for text in ("(truth against itself)", "∞", "intervals: 10 flows"):
-        assert text in page
 
 
 def test_short_flows_have_no_free_runs_unless_asked(tmp_path: Path) -> None:

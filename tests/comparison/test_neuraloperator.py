@@ -1,6 +1,5 @@
 """Models of the package neuraloperator in a comparison, with and without the package."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,20 +25,6 @@ def plan_of(tmp_path: Path) -> Comparison:
     data = write_waves(tmp_path / "waves.h5", 8, frames=6)
     plan = comparison_of(data, candidates=models | {"persistence": candidate("persistence")})
     return replace(plan, seeds=(0,), samples=30)
-
-
-def test_without_the_package_its_models_fail_with_the_extra_named_and_others_are_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quickly(monkeypatch)
-    for name in ("neuralop", "neuralop.models"):
-        monkeypatch.setitem(sys.modules, name, None)
-    plan = plan_of(tmp_path)
-    failed = carry_out(plan, tmp_path / "out")
-    assert {job.candidate for job in failed} == {f"neuralop-{preset}" for preset in PRESETS}
-    assert all("pip install 'pibert-cfd[bench]'" in why for why in failed.values())
-    results = gather(plan, tmp_path / "out", failed)
-    assert [row["model"] for row in results["data"]["waves"]["ranking"]] == ["persistence"]
 
 
 def test_fno_tfno_and_uno_are_trained_and_ranked(

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pibert import config
 from pibert.comparison.plan import Comparison, Job, experiment_of, load_comparison
@@ -13,11 +12,11 @@ from pibert.comparison.presets import PRESETS, REFERENCES, find_comparison
 from pibert.data.generate import change
 from pibert.data.readers.recordings import Hints
 from pibert.experiments.flows import as_hints
-from pibert.fields import FieldSpec, Grid, Parameter
 from pibert.models import MODELS, build_model, count_parameters
 from pibert.models import PRESETS as MODEL_PRESETS
 from pibert.models.references.simple import Reference
 from pibert.solver.presets import find_preset
+from tests.helpers import tiny_spec
 
 FILES = {path.stem: path for path in (Path(__file__).parents[2] / "configs/comparisons").iterdir()}
 PLANS = PRESETS | {name: load_comparison(path) for name, path in FILES.items()}
@@ -107,22 +106,14 @@ def test_all_candidates_have_the_same_skip_and_history_and_equally_chosen_rates(
         assert candidate.history == (2 if key == "linear-extrapolation" else expected), key
 
 
-def _spec(channels: int = 2) -> FieldSpec:
-    body = torch.zeros(64, 64, dtype=torch.bool)
-    return FieldSpec(
-        family="incompressible",
-        grid=Grid((64, 64), dx=0.3, dy=0.2, body=body),
-        parameters=(Parameter(name="Re", scaling="log"),),
-        dt=0.1,
-    )
-
-
 @pytest.mark.parametrize("name", ["demo", "quick", "jet", *STUDIES])
 def test_every_candidate_can_be_built(name: str) -> None:
     sizes: dict[str, Any] = {}
     for key, candidate in PLANS[name].candidates.items():
         chosen = candidate.model
-        model = build_model(chosen.name, preset=chosen.preset, spec=_spec(), **chosen.options)
+        model = build_model(
+            chosen.name, preset=chosen.preset, spec=tiny_spec((64, 64)), **chosen.options
+        )
         sizes[key] = count_parameters(model)
     assert all(sizes.get(reference, 0) == 0 for reference in REFERENCES)
     if name in SUPPLEMENT:

@@ -114,18 +114,6 @@ def test_trials_have_equal_budgets_anneal_within_them_and_count_by_their_best_ep
             assert (trial["epoch"], trial["valid_error"]) == (best["epoch"], best["valid_error"])
 
 
-def test_finished_trials_are_not_repeated(
-    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, quick: None
-) -> None:
-    def never(*_: Any, **__: Any) -> Any:
-        raise AssertionError("tried again")
-
-    monkeypatch.setattr(trials, "run", never)
-    watcher = MemoryWatcher()
-    assert carry_out(tuned.plan, tuned.out, watcher) == {}
-    assert set(map(tuple, watcher.trials.values())) == {("waiting", "done")}
-
-
 def test_the_test_split_is_not_used_in_the_choice(tmp_path: Path, quick: None) -> None:
     plan = only(plan_of(tmp_path, HOPELESS, GOOD), "fno2d")
     flows = prepare(plan.data["waves"])

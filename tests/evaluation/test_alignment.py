@@ -16,9 +16,9 @@ from pibert.evaluation.alignment import (
     two_folds,
     vorticity_targets,
 )
-from pibert.fields import Batch
 from pibert.physics import derivatives
 from tests.helpers import refused, tiny_spec
+from tests.training.setups import batch_of
 
 SHAPE = (14, 22)  # 4 x 6 tokens of 4 x 4 points, the last ones cut
 SPEC = tiny_spec(SHAPE)
@@ -66,7 +66,7 @@ def test_linear_relation_is_recovered_on_held_out_trajectories() -> None:
 
     def embed(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
         assert mask is not None
-        batch = make_batch(x, mask)
+        batch = batch_of(x, x[:, None, :2], mask, mask[:, None])
         targets, _ = vorticity_targets(batch, SPEC, NORMALIZER, (1, 2, 4, 8), 4)
         noise = torch.randn(*targets.shape[:3], 2, generator=generator, dtype=torch.float64)
         return (7.0 + torch.cat((targets, noise), dim=-1) @ mix).permute(0, 3, 1, 2)
@@ -74,19 +74,6 @@ def test_linear_relation_is_recovered_on_held_out_trajectories() -> None:
     found = alignment(embed, samples, patch=4)
     assert list(found) == [1, 2, 4, 8]
     assert all(value == pytest.approx(1.0, abs=1e-4) for value in found.values())
-
-
-def make_batch(x: Tensor, mask: Tensor) -> Batch:
-    count = torch.arange(len(x))
-    return Batch(
-        x=x,
-        y=x[:, None, :2],
-        parameters=torch.zeros(len(x), 16),
-        mask=mask,
-        target_mask=mask[:, None],
-        sample=count,
-        seeds=count,
-    )
 
 
 @pytest.mark.parametrize(("count", "frames", "speed"), [(6, 12, 0.02), (1, 62, 0.1)])

@@ -6,17 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pibert.data.dataset import Window
 from pibert.evaluation.interval_scores import (
     LEVELS,
     IntervalLeads,
     interval_terms,
-    score_intervals,
 )
 from pibert.fields import FieldSpec, Grid
-from pibert.inference import CalibrationSettings, calibrate
-from pibert.inference.calibrated import CalibratedPredictor
-from tests.inference.flows import flows, samples_of, saved
 
 SHAPE = (60, 80)
 SPEC = FieldSpec(channels=("u", "v"), units=("m/s", "m/s"), grid=Grid(SHAPE, dx=1.0, dy=1.0))
@@ -76,21 +71,3 @@ def test_all_leaves_out_the_state_of_a_structure() -> None:
     assert found["coverage", "lift"] == 0 and found["crps", "lift"] == 5
     assert found["coverage", "all"] == pytest.approx(0.9)
     assert found["crps", "all"] == pytest.approx(0.2)
-
-
-def test_coverage_of_a_calibrated_model_is_near_its_level(tmp_path: object) -> None:
-    predictor = saved(tmp_path)  # type: ignore[arg-type]
-    found = calibrate(
-        predictor,
-        samples_of(flows(8, seed=1), Window(history=2)),
-        samples_of(flows(30, seed=2), Window(history=2, horizon=3)),
-        CalibrationSettings(leads=3, starts=4),
-    )
-    test = samples_of(flows(8, seed=3), Window(history=2, horizon=3))
-    numbers = list(range(0, len(test), max(1, len(test) // 12)))
-    level, scored = score_intervals(CalibratedPredictor(predictor, found), test, numbers)
-    measure = IntervalLeads(spec=predictor.spec)
-    values = measure.values(scored["terms"].sum(0))
-    assert values.shape == (3, len(measure.entries)) and level == 0.9
-    coverage = values[:, [e.component for e in measure.entries].index("all")]
-    assert bool(((coverage > 0.75) & (coverage <= 1)).all())

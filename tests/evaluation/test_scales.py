@@ -117,12 +117,11 @@ def brute_spectrum(fields: np.ndarray, known: np.ndarray, grid: Grid) -> np.ndar
     spectrum = np.zeros(num_rings(grid))
     for channel in fields:
         windowed = np.where(known, channel - channel[known].mean(), 0.0) * shape
-        modes = np.fft.fft2(windowed) / (ny * nx)
-        for j, i in np.ndindex(ny, nx):
-            ky, kx = (m - n if 2 * m > n else m for m, n in ((j, ny), (i, nx)))
-            ring = round(np.hypot(ky / (ny * grid.dy), kx / (nx * grid.dx)) * length)
-            if 1 <= ring <= len(spectrum):
-                spectrum[ring - 1] += abs(modes[j, i]) ** 2 / 2
+        energy = np.abs(np.fft.fft2(windowed) / (ny * nx)) ** 2 / 2
+        ky, kx = np.fft.fftfreq(ny, grid.dy), np.fft.fftfreq(nx, grid.dx)
+        rings = np.rint(np.hypot(ky[:, None], kx) * length).astype(int)
+        for ring in range(1, len(spectrum) + 1):
+            spectrum[ring - 1] += energy[rings == ring].sum()
     return spectrum
 
 

@@ -82,31 +82,6 @@ def value(scored: FrameScores, measure: str, metric: str, component: str) -> flo
     return found
 
 
-def test_values_are_pooled_over_all_known_points_of_all_frames(scored: Scored) -> None:
-    predictor, samples, found = scored
-    prediction, truth, last, known = answers(predictor, samples)
-    assert len(truth) == 18 + 5
-    error = torch.where(known[:, None], prediction - truth, 0.0).square()
-    energy = torch.where(known[:, None], truth, 0.0).square()
-    persisted = torch.where(known[:, None], last - truth, 0.0).square()
-    name = "physical/pointwise"
-    assert value(found, name, "nmse", "all") == pytest.approx(
-        (error.sum() / energy.sum()).item(), rel=1e-5
-    )
-    assert value(found, name, "nmse", "v") == pytest.approx(
-        (error[:, 1].sum() / energy[:, 1].sum()).item(), rel=1e-5
-    )
-    assert value(found, name, "skill", "all") == pytest.approx(
-        (1 - error.sum() / persisted.sum()).item(), rel=1e-5
-    )
-    mean, std = (torch.tensor(v)[:, None, None] for v in (NORMALIZER.mean, NORMALIZER.std))
-    own = torch.where(known[:, None], (truth - mean) / std, 0.0).square()
-    expected = ((error / std.square()).sum() / own.sum()).item()
-    assert value(found, "standardised/pointwise", "nmse", "all") == pytest.approx(
-        expected, rel=1e-5
-    )
-
-
 def test_scores_agree_with_predictions_from_the_same_recording() -> None:
     """``evaluate`` and ``predict``: the same numbers, computed in the same precision."""
     valid = torch.ones(SHAPE, dtype=torch.bool)

@@ -16,7 +16,7 @@ from pibert.data.format import write
 from pibert.data.normalize import fit_normalizer
 from pibert.experiments import Experiment, load_experiment, resume, run
 from pibert.experiments.flows import prepare
-from pibert.experiments.run_folder import only_one, read_config, unfinished
+from pibert.experiments.run_folder import only_one, unfinished
 from pibert.fields import Parameter, Trajectory
 from pibert.inference import save_model
 from pibert.models import build_model
@@ -321,18 +321,3 @@ def test_only_a_stopped_run_gets_a_note_on_how_to_resume_it(
         assert note is not None and "32 of 40" in note and f"pibert resume {tmp_path}" in note
     (tmp_path / "log.jsonl").unlink()
     assert unfinished(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        '{"experiment": {}}',
-        '{"experiment": {}, "stage": "rest"}',
-    ],
-)
-def test_a_file_that_is_not_the_config_of_a_run_is_refused(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(content)
-    with refused("config.json"):
-        read_config(path)

@@ -100,30 +100,19 @@ def test_the_rollout_of_the_docs_runs_without_torch(
 
 
 @needs_onnx
-def test_onnx_metadata_describe_the_model(
+def test_an_onnx_file_states_the_model_its_fields_and_free_batch_size(
     onnx_file: Path, saved: SavedModel, spec: FieldSpec
 ) -> None:
     import onnx
 
     model = onnx.load(onnx_file)
-    assert {entry.domain: entry.version for entry in model.opset_import}[""] == exporting.OPSET
     facts = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
     assert facts["channels"] == ["u", "v"] and facts["units"] == list(spec.units)
     assert facts["parameters"] == ["viscosity"] and facts["dt"] == spec.dt
     assert facts["grid"] == spec.grid.to_dict() and facts["card"] == saved.card
-    assert facts["weights_sha256"] == saved.card["weights"]["sha256"]
-    assert facts["pibert_version"] == pibert.__version__
-    assert facts["history"] == facts["horizon"] == 1
-    shapes = {
-        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
-        for value in (*model.graph.input, *model.graph.output)
-    }
-    assert shapes == {
-        "fields": ["batch", 1, 2, 16, 24],
-        "mask": ["batch", 16, 24],
-        "parameters": ["batch", 1],
-        "frames": ["batch", 1, 2, 16, 24],
-    }
+    fields = next(value for value in model.graph.input if value.name == "fields")
+    shape = [size.dim_param or size.dim_value for size in fields.type.tensor_type.shape.dim]
+    assert shape == ["batch", 1, 2, 16, 24]
     assert str(Path(pibert.__file__).parent).encode() not in onnx_file.read_bytes()
 
 

@@ -191,7 +191,6 @@ def mix_two(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (lambda folder: (folder / SHEET).write_text("{"), "expected JSON"),
         (lambda folder: (folder / TENSORS).write_bytes(b"short"), "whole safetensors file"),
         (mix_two, "not of one calibration"),
         (lambda folder: (folder / SHEET).unlink(), "pibert calibrate"),

@@ -81,23 +81,6 @@ def test_unsuitable_runs_are_refused_with_the_remedy(plan: Path, tmp_path: Path)
     assert not list(tmp_path.glob("*/calibration.json"))
 
 
-def test_any_model_is_calibrated_on_new_flows(plan: Path, tmp_path: Path):
-    alone = ("data.shares.calibration=0",)
-    folder = run(load_experiment(plan, alone), tmp_path / "run").folder
-    other = load_experiment(plan, (*alone, "data.recipe.seed=5")).data
-    write(tmp_path / "new.h5", prepare(other).trajectories)
-    out = tmp_path / "calibrated"
-    given = ("calibrate", folder, "--leads", "2", "--starts", "3", "--out", out)
-    result = call(*given, "--data", tmp_path / "new.h5")
-    assert result.exit_code == 0, result.output
-    assert not (folder / "calibration.json").exists()
-    fields = prepare(other).trajectories[0].read(slice(0, 1))[None]
-    prediction = pibert.inference.load_calibrated(folder, calibration=out).step(fields, level=0.8)
-    assert bool((prediction.intervals.high > prediction.intervals.low).all())
-    with pytest.raises(FileNotFoundError, match="pibert calibrate"):
-        pibert.inference.load_calibrated(folder)
-
-
 def test_the_training_data_do_not_calibrate(plan: Path, tmp_path: Path):
     experiment = load_experiment(plan)
     folder = run(experiment, tmp_path / "run").folder

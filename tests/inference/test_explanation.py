@@ -9,7 +9,7 @@ import torch
 from pibert.evaluation.insight import token_diagnostics
 from pibert.inference import Predictor
 from pibert.models.pibert import PIBERT
-from tests.helpers import assert_close, randomise, refused, tiny_model, tiny_spec
+from tests.helpers import assert_close, randomise, tiny_model, tiny_spec
 from tests.inference.small import NORMALIZER, SHAPE, frames, predictor
 
 
@@ -64,8 +64,6 @@ def test_missing_members_of_an_explanation_are_none() -> None:
     assert found.input_residuals and found.prediction_residuals
     nothing = ("bias", "bias_map", "attention", "attention_map", "gate", "gate_map", "consistency")
     assert all(getattr(found, name) is None for name in nothing)
-    with refused("FNO2d", "no consistency head"):
-        Predictor(tiny_model("fno2d", spec=tiny_spec(SHAPE)), NORMALIZER).consistency(frames())
     without = replace(tiny_spec(SHAPE), family=None)
     predict = Predictor(tiny_model("fno2d", spec=without), NORMALIZER)
     assert predict.explain(frames()).input_residuals == {}

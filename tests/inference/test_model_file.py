@@ -174,15 +174,6 @@ def test_edits_of_entries_that_the_weights_depend_on_are_refused(
         read_model(tmp_path)
 
 
-def cut(share: float) -> Callable[[Path], object]:
-    def change(folder: Path) -> None:
-        weights = folder / "model.safetensors"
-        data = weights.read_bytes()
-        weights.write_bytes(data[: int(share * len(data))])
-
-    return change
-
-
 def flip_a_bit(folder: Path) -> None:
     data = bytearray((folder / "model.safetensors").read_bytes())
     data[-100] ^= 1
@@ -192,13 +183,9 @@ def flip_a_bit(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (cut(0.0), ("whole safetensors file", "0 bytes")),
-        (cut(0.9), ("whole safetensors file", "bytes")),
+        (lambda folder: os.truncate(folder / "model.safetensors", 5000), ("whole", "5,000 bytes")),
         (flip_a_bit, ("fingerprint", "damaged or was changed")),
-        (
-            lambda folder: (folder / "model.json").write_text('{"a": '),
-            ("JSON", "remove model.json"),
-        ),
+        (lambda folder: (folder / "model.json").write_text("{"), ("JSON", "remove model.json")),
     ],
 )
 def test_a_damaged_file_is_refused(

@@ -49,17 +49,6 @@ def test_every_switch_changes_the_function_and_trains(switch: str) -> None:
             assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("value", [math.nan, 7.0])
-def test_unknown_pixels_do_not_reach_the_output(value: float) -> None:
-    model = randomise(tiny_model())
-    mask = torch.rand(2, 16, 16) > 0.2
-    x = torch.randn(2, 2, 16, 16)
-    other = torch.where(mask[:, None], x, value)
-    expected = model(torch.where(mask[:, None], x, 0.0), mask=mask)
-    assert torch.equal(model(other, mask=mask), expected)
-    assert torch.equal(model(other, mask=mask[:, None].float()), expected)
-
-
 def test_heads_read_their_tokens() -> None:
     model = randomise(tiny_model()).eval()
     x, parameters = torch.randn(2, 2, 16, 16), torch.randn(2, 1)

@@ -172,14 +172,3 @@ def test_a_grid_that_is_too_small_is_refused_with_the_levels_that_fit() -> None:
             call(draw(1, 2, 3, 20))
     with refused("1 x 20", "at least 4 x 4 points"):
         tiny_model("pibert-mr", tiny_spec((1, 20)))
-
-
-def test_unknown_points_do_not_matter_and_differ_from_zeros() -> None:
-    model = make()
-    x, mask = draw(2, 2, 12, 20), torch.ones(2, 12, 20, dtype=torch.bool)
-    mask[:, 4:7, 5:9] = False
-    hidden = torch.where(mask[:, None], x, 7.0)
-    assert torch.equal(model(hidden, None, mask), model(x, None, mask))
-    zeros = torch.where(mask[:, None], x, 0.0)
-    assert not torch.allclose(model(zeros), model(x, None, mask))
-    assert model.consistency(x, None, mask).shape == (2,)

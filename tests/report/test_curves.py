@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,6 @@ def lines_of(figure: Figure) -> dict[str, list[list[float]]]:
     """The points of the lines of the first panel, by their label."""
     lines = figure.axes[0].get_lines()
     return {str(line.get_label()): np.asarray(line.get_xydata()).tolist() for line in lines}
-
-
-@pytest.mark.parametrize("count", [1, 500])
-def test_a_log_of_any_length_is_drawn(tmp_path: Path, count: int) -> None:
-    log = write_log(tmp_path, [entry(n, 3 / n) for n in range(1, count + 1)])
-    path = draw_curves(log, tmp_path / "new" / "curves.png")
-    assert path.read_bytes().startswith(b"\x89PNG") and os.listdir(path.parent) == ["curves.png"]
 
 
 def test_the_lines_are_those_of_the_log(tmp_path: Path, drawn: list[Figure]) -> None:

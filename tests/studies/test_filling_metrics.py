@@ -9,13 +9,11 @@ from torch import Tensor, nn
 from pibert.fields import FieldSpec, Grid, Normalizer
 from studies.filling_metrics import (
     FILLINGS,
-    MODES,
     fill_biharmonic,
     fill_laplace,
     fill_mean,
     filling_errors,
 )
-from tests.helpers import tiny_model, tiny_spec
 from tests.pretraining.batches import make_batch
 
 GRID = Grid((18, 25), dx=0.3, dy=0.2)
@@ -99,15 +97,3 @@ def test_all_methods_are_compared_at_the_same_points_in_both_units() -> None:
     assert errors["mean"].standardised == pytest.approx(float(wrong.square().mean().sqrt()))
     shifted = filling_errors(model, batch, hidden, spec, normalizer, truth=batch.x + 1, methods={})
     assert shifted["model"].standardised == pytest.approx(0.0)
-
-
-def test_the_modes_of_a_model_are_compared_on_their_own() -> None:
-    spec = tiny_spec()
-    model = tiny_model("pibert", spec, fill_modes=3)
-    x = torch.randn(8, 2, *spec.grid.shape, generator=torch.Generator().manual_seed(0))
-    model.calibrate(x)
-    batch = make_batch(x)
-    hidden = torch.rand(batch.mask.shape, generator=torch.Generator().manual_seed(1)) < 0.2
-    errors = filling_errors(model, batch, hidden, spec, Normalizer.identity(2), methods={})
-    # An untrained model corrects nothing: it is the modes.
-    assert errors[MODES].standardised == pytest.approx(errors["model"].standardised, rel=1e-5)

@@ -3,20 +3,13 @@
 import re
 from math import pi
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from pibert import config
-from pibert.data.generate import change, generate
-from pibert.experiments import Experiment
-from pibert.experiments import run as train
 from pibert.fields import FieldSpec, Grid, Trajectory
-from pibert.solver.presets import find_preset
 from studies.openfoam import __main__ as command
-from studies.openfoam import page, response
 from studies.openfoam.case import Cylinder, Spring, is_installed, read_series, run, write
 from studies.openfoam.frames import read_frames
 from studies.openfoam.transfer import strouhal
@@ -115,70 +108,3 @@ def test_openfoam_moves_the_body_and_its_frames_are_read_on_our_grid(tmp_path: P
     assert float(frames.series["drag"].min()) > 0.5
     upstream = frames.read(slice(None))[:, 0, :, 0]
     assert np.allclose(upstream.mean(1).numpy(), 1.0, atol=0.15)
-
-
-def test_the_response_of_a_model_needs_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["openfoam", "--only", "response", "--out", str(tmp_path)])
-    with pytest.raises(SystemExit):
-        command.main()
-    assert "--run FOLDER" in capsys.readouterr().err
-
-
-def test_the_page_compares_openfoam_our_solver_and_the_model(tmp_path: Path) -> None:
-    def row(amplitude: float, predicted: float | None) -> dict[str, Any]:
-        true = {"amplitude": amplitude, "frequency": 0.2, "regime": "lock-in"}
-        found: dict[str, Any] = {"true": true, "parameters": {"reduced_velocity": 5.0}}
-        found["parameters"]["mass_ratio"] = 2.0
-        if predicted is not None:
-            found["predicted"] = {"amplitude": predicted, "frequency": None, "regime": "outside"}
-            found["errors"] = {"phase": 0.25}
-        return found
-
-    part = {
-        "model": "pibert-mr",
-        "cpu_seconds": [100.0],
-        "openfoam": [row(0.55, 0.5)],
-        "lattice": [row(0.53, None)],
-        "measured": dict.fromkeys(("command", "commit", "hardware", "openfoam", "torch"), "x"),
-    }
-    (tmp_path / "solver").mkdir()
-    page.write({"response": part}, tmp_path)
-    text = (tmp_path / "openfoam.md").read_text()
-    numbers = "| 0.550 | 0.530 | 0.500 | 0.2000 | 0.2000 | – | 0.25 | lock-in | lock-in | outside |"
-    assert f"| 5 | 2 {numbers}" in text
-    assert (tmp_path / "solver" / "openfoam-response.png").exists()
-
-
-@pytest.mark.slow
-@needs_openfoam
-def test_a_model_of_our_flows_is_rolled_out_from_openfoam(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes: dict[str, Any] = {"samples": 4, "group": 4, "frames": 40, "warm_up": 30.0}
-    changes |= {"domain": [14.0, 8.0], "upstream": 4.0, "view": [20, 28], "body": [9.5, 9.0, 5.0]}
-    changes |= {"reynolds": [100.0, 110.0, 120.0, 130.0]}
-    generate(change(find_preset("tandem", "coupled-demo"), changes), tmp_path / "wakes.h5")
-    settings: dict[str, Any] = {
-        "data": {
-            "path": str(tmp_path / "wakes.h5"),
-            "channels": ["u", "v", "p", "displacement", "velocity"],
-            "shares": {"train": 0.5, "valid": 0.25},
-        },
-        "model": {"name": "persistence"},
-        "training": {"epochs": 1},
-    }
-    train(config.parse(Experiment, settings), tmp_path / "run")
-    coarse = {"refinement": 0.4, "step": 0.05, "initial_v": 0.5}
-    monkeypatch.setattr(response, "SCALED", coarse)
-    found = response.measure(tmp_path / "run", tmp_path, print, span=(1.0, 10.0))
-    (theirs,), (ours,) = found["openfoam"], found["lattice"]
-    assert theirs["parameters"] == pytest.approx(ours["parameters"])
-    assert (theirs["frames"], ours["frames"]) == (20, 39)
-    # The model keeps the displacement of the first frame, here OpenFOAM's.
-    assert theirs["predicted"]["amplitude"] < 1e-6 < theirs["true"]["amplitude"]
-    settings["data"]["channels"] = ["u", "v", "p"]
-    train(config.parse(Experiment, settings), tmp_path / "flow")
-    with pytest.raises(ValueError, match="moving bodies"):
-        response.measure(tmp_path / "flow", tmp_path, print)

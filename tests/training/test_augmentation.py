@@ -50,15 +50,9 @@ def setting(name: str, grid: Grid) -> tuple[FieldSpec, Callable[[Batch], Batch]]
 def reversed_points(name: str, field: Tensor) -> tuple[Tensor, ...]:
     """What may become of a scalar field; the first stands for a sample that was not drawn."""
     if name == "rotate":
-        # By index: the value at (row, column) goes to (column, n - 1 - row).
-        n = field.shape[-1]
         turns = [field]
-        for _ in range(3):
-            turned = torch.empty_like(field)
-            for row in range(n):
-                for column in range(n):
-                    turned[..., column, n - 1 - row] = turns[-1][..., row, column]
-            turns.append(turned)
+        for _ in range(3):  # the value at (row, column) goes to (column, n - 1 - row)
+            turns.append(turns[-1].flip(-2).mT)
         return tuple(turns)
     return field, field.flip(-1 if name == "reflect_x" else -2)
 

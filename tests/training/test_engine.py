@@ -412,15 +412,3 @@ def test_lost_best_weights_of_an_earlier_epoch_are_reported_missing(
     assert (tmp_path / "log.jsonl").read_text() == log
     _, fitted = train(tmp_path, **plan, best_exists=lambda: True)
     assert (fitted.epochs, fitted.best_epoch) == (3, 1)
-
-
-@pytest.mark.parametrize(("call", "words"), [(10, "as it was before"), (3, "no state")])
-def test_a_stop_without_a_saved_state_is_reported(
-    tmp_path: Path, limited: Callable[[int | None], None], call: int, words: str
-) -> None:
-    def fill_and_ask(loss: Tensor) -> Tensor:
-        limited(ROOM_FOR_WEIGHTS)
-        return interrupt(loss)
-
-    with pytest.raises(KeyboardInterrupt, match=words):
-        train(tmp_path, objectives=at_call(call, fill_and_ask))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,7 +14,7 @@ from pibert.models.baselines.fourierflow import FLOOR, FourierFlow, FourierFlowC
 from pibert.training.flow_matching import flow_matching
 from pibert.training.optimizers import trained_parameters
 from tests.helpers import randomise, tiny_spec
-from tests.training.setups import assert_pieces_add_up, batch_of, timeless, train
+from tests.training.setups import assert_pieces_add_up, batch_of
 
 SHAPE = (8, 12)
 SMALL = FourierFlowConfig(
@@ -126,26 +125,6 @@ def test_a_flow_learns_mean_and_spread_of_what_follows() -> None:
     assert torch.allclose(changes.mean((1, 2, 3, 4)), torch.tensor([0.4, -0.4]), atol=0.1)
     spread = changes.mean((3, 4)).std(1).mean()
     assert spread.item() == pytest.approx(0.3, abs=0.1)
-
-
-def test_the_engine_trains_a_flow_and_selects_on_its_error(tmp_path: Path) -> None:
-    model = make(align=0.1)
-    learn = flow_matching(0.1)
-    frozen = {n: v.clone() for n, v in model.state_dict().items() if n.startswith("autoencoder.")}
-    _, fitted = train(
-        tmp_path,
-        model=model,
-        objectives=lambda epoch: learn,
-        ema=0.99,
-        monitor="reconstruction",
-        epochs=2,
-    )
-    assert fitted.best_epoch and "reconstruction" in fitted.metrics
-    assert all(model.state_dict()[name].equal(value) for name, value in frozen.items())
-    logs = [line for line in timeless(tmp_path) if line["kind"] == "epoch"]
-    assert set(logs[0]["train"]) == {"loss", "flow", "alignment"}
-    evaluated = {"reconstruction", "persistence", "skill"}
-    assert set(logs[0]["valid"]) == {"loss", "flow", "alignment"} | evaluated
 
 
 def _learn(

@@ -151,12 +151,6 @@ def test_a_logger_that_fails_is_noted_once_and_the_others_go_on(
     assert len((tmp_path / "csv" / "metrics.csv").read_text().splitlines()) == 4
 
 
-def test_a_full_disk_is_noted_once(tmp_path: Path) -> None:
-    (tmp_path / "csv").write_text("a file in the way")
-    (note,) = log_run(tmp_path, "csv", 1, 2)
-    assert note.startswith("logger csv")
-
-
 def test_no_logger_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_run(tmp_path, "none", 1)
     monkeypatch.setitem(sys.modules, "tensorboard", None)

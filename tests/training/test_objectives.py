@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -152,25 +153,28 @@ def test_too_few_target_frames_are_named_and_more_are_not_used() -> None:
         objective(model, make_batch(frames=2, channels=3))
 
 
+def gradients_of(model: nn.Module, batch: Batch, weights: LossWeights, **how: Any) -> list[Tensor]:
+    """Of a rollout; the same whether activations are kept or computed again."""
+    found = []
+    for recompute in (False, True):
+        config = RolloutConfig(recompute=recompute, **how)
+        torch.manual_seed(1)
+        model.zero_grad()
+        loss, _ = supervised(SCALES, weights, config)(model, batch)
+        loss.backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for kept, computed in zip(*found, strict=True):
+        torch.testing.assert_close(computed, kept)
+    return found[0]
+
+
 @pytest.mark.parametrize("mode", ["full", "pushforward"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_activations_that_are_computed_again_give_the_same_gradient(
     mode: Mode, dropout: float
 ) -> None:
-    spec = tiny_spec((8, 12))
-    model = randomise(tiny_model(spec=spec, dropout=dropout)).double().train()
-    batch = make_batch(2, frames=3)
-    found = []
-    for recompute in (False, True):
-        config = RolloutConfig(steps=3, mode=mode, recompute=recompute)
-        torch.manual_seed(0)
-        model.zero_grad()
-        loss, _ = supervised(SCALES, WEIGHTS, config)(model, batch)
-        loss.backward()
-        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    assert found[0] and len(found[0]) == len(found[1])
-    for kept, computed in zip(*found, strict=True):
-        torch.testing.assert_close(computed, kept)
+    model = randomise(tiny_model(spec=tiny_spec((8, 12)), dropout=dropout)).double().train()
+    assert gradients_of(model, make_batch(2, frames=3), WEIGHTS, steps=3, mode=mode)
 
 
 LEARNERS = [
@@ -186,17 +190,8 @@ def test_every_model_is_unrolled_over_a_history_and_several_frames_a_call(name: 
     torch.manual_seed(0)
     model = tiny_model(name, spec=tiny_spec((16, 16)), history=2, horizon=2).double().train()
     batch = make_batch(2, history=2, frames=4, shape=(16, 16))
-    found = []
-    for recompute in (False, True):
-        model.zero_grad()
-        config = RolloutConfig(steps=2, recompute=recompute)
-        torch.manual_seed(1)
-        loss, _ = supervised(SCALES, LossWeights(), config)(model, batch)
-        loss.backward()
-        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    assert any(bool(gradient.any()) for gradient in found[0])
-    for kept, computed in zip(*found, strict=True):
-        torch.testing.assert_close(computed, kept)
+    found = gradients_of(model, batch, LossWeights(), steps=2)
+    assert any(bool(gradient.any()) for gradient in found)
 
 
 def kept_for_the_gradient(steps: int, *, recompute: bool) -> int:
@@ -204,24 +199,19 @@ def kept_for_the_gradient(steps: int, *, recompute: bool) -> int:
     model = tiny_model("unet", spec=tiny_spec((16, 16))).double().train()
     batch = make_batch(2, frames=steps, shape=(16, 16))
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    alive: dict[int, tuple[int, int]] = {}
-    most = 0
+    alive = most = 0
 
     class Kept:
         def __init__(self, tensor: Tensor) -> None:
-            nonlocal most
+            nonlocal alive, most
             self.tensor, storage = tensor, tensor.untyped_storage()
-            self.key = storage.data_ptr()
-            if self.key not in weights:
-                count, size = alive.get(self.key, (0, storage.nbytes()))
-                alive[self.key] = (count + 1, size)
-            most = max(most, sum(size for _, size in alive.values()))
+            self.size = 0 if storage.data_ptr() in weights else storage.nbytes()
+            alive += self.size
+            most = max(most, alive)
 
         def __del__(self) -> None:
-            if self.key in alive:
-                count, size = alive.pop(self.key)
-                if count > 1:
-                    alive[self.key] = (count - 1, size)
+            nonlocal alive
+            alive -= self.size
 
     with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
         config = RolloutConfig(steps=steps, recompute=recompute)

@@ -49,15 +49,12 @@ def without_body(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("draw", FIGURES)
-def test_figures_need_picked_frames_and_any_fields(draw: Any) -> None:
+def test_figures_need_picked_frames_and_those_of_wakes_a_body(draw: Any) -> None:
     assert draw(without(invented(3), "picks/")) is None
     scalars = changed(invented(3), spec=without_body(family="heat"))
     assert draw(scalars) is not None  # channel by channel
-
-
-@pytest.mark.parametrize("draw", [wake.multiscale, wake.cross_sections])
-def test_without_a_body_there_is_no_figure_of_its_wake(draw: Any) -> None:
-    assert draw(changed(invented(3), spec=without_body(), has_body=False)) is None
+    if draw in (wake.multiscale, wake.cross_sections):
+        assert draw(changed(invented(3), spec=without_body(), has_body=False)) is None
 
 
 def test_all_fields_share_the_scale_of_the_truth_and_all_errors_one() -> None:
@@ -86,18 +83,6 @@ def test_overviews_show_the_speed_of_their_frame_and_its_errors_outside_the_body
             found = image.get_array()
             assert np.array_equal(np.ma.getmaskarray(found), body.numpy())
             assert np.allclose(found.compressed(), expected.numpy()[~found.mask])
-
-
-def test_beside_the_papers_numbers_a_frame_is_shown_of_all_its_models() -> None:
-    data = invented(15)
-    plan = {"published": {data.name: "fsi-real"}}
-    data = replace(data, results={**data.results, "comparison": plan})
-    paper = {"pibert", "fourierflow-det", "pinn", "fno2d", "pitt", "deeponet2d"}
-    assert paper - set(data.shown())
-    drawn = fields.overview(data)
-    assert drawn is not None
-    titles = {ax.get_title("left") for ax in drawn.figure.axes}
-    assert {data.ranked(model) for model in paper | set(data.shown())} <= titles
 
 
 def cuts_of(data: DatasetResults) -> wake.Cuts:

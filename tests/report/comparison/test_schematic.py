@@ -55,12 +55,3 @@ def test_the_boxes_hold_every_weight_once(kind: str, options: dict[str, Any]) ->
     assert plot is not None and f"{total:,} weights" in plot.caption
     assert torch.equal(torch.get_rng_state(), state)
     assert other(with_model(kind, options)) is None
-
-
-def test_the_papers_models_are_drawn_with_their_sizes() -> None:
-    plot = architecture(with_model("pibert", asdict(make_config("pibert", "large"))))
-    assert plot is not None
-    words = [text.get_text() for text in plot.figure.axes[0].texts]
-    for expected in ("7 blocks", "8 × 8 tokens + 1", "28 × 15 modes", "3,114,432 weights"):
-        assert expected in words
-    assert architecture(invented(3)) is None

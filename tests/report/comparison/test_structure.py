@@ -87,21 +87,6 @@ def test_displacements_are_shown_for_each_flow_with_their_errors() -> None:
     assert not axes[0].collections
 
 
-def test_intervals_of_the_displacement_are_shaded() -> None:
-    data = vibrating()
-    scores = dict(data.scores)
-    for key, own in scores.items():
-        if key[0] == "pibert":
-            ends = {"low": torch.full((40,), -0.5), "high": torch.full((40,), 0.25)}
-            arrays = {f"structure/1/{name}": values for name, values in ends.items()}
-            scores[key] = Scores(own.card, {**own.arrays, **arrays})
-    plot = structure.displacements(replace(data, scores=scores))
-    assert plot is not None and "90 % prediction intervals" in plot.caption
-    (band,) = axes_of(plot)[3].collections
-    (path,) = band.get_paths()
-    assert {*path.vertices[:, 1]} == {-0.5, 0.25}
-
-
 def test_the_table_has_models_and_the_oscillator_and_counts_stopped_flows() -> None:
     table = vibrations(vibrating())
     assert table is not None
@@ -111,16 +96,6 @@ def test_the_table_has_models_and_the_oscillator_and_counts_stopped_flows() -> N
     assert cell(table, "unet", "stopped ↓").number == pytest.approx(2 / 3)
     assert table.foot[0][1].best
     assert cell(table, "unet", "right regime ↑").number == pytest.approx(1 / 3)
-
-
-def test_columns_without_a_value_are_left_out_of_the_row_of_the_oscillator_too() -> None:
-    data = vibrating()
-    for rows in data.vibrations.values():
-        for own in rows:
-            own.get("errors", {})["phase"] = None  # the flows are too short for it
-    table = vibrations(data)
-    assert table is not None and table.foot[0][0].text == WAKE_OSCILLATOR
-    assert not any("phase" in label for label in table.head)
 
 
 def test_a_body_without_a_phase_counts_and_a_body_at_rest_does_not() -> None:

@@ -1,7 +1,5 @@
 """Spectra, series, strips, animations and rollouts: lines and panels hold the scores."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,6 @@ from pibert.evaluation.scales import Spectra, wavenumbers
 from pibert.evaluation.scores import Scores
 from pibert.evaluation.temporal import power_density
 from pibert.physics import derivatives
-from pibert.report.comparison.plots import time_unit
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.spectra import TERMS, power_spectra, spectra
 from pibert.report.comparison.time import (
@@ -48,15 +45,6 @@ def line_of(ax, colour):
 )
 def test_without_its_arrays_a_figure_is_left_out(make, arrays):
     assert make(without(invented(3), arrays)) is None
-
-
-def test_the_stated_unit_of_time_wins_over_that_of_the_velocity():
-    data = invented(3)
-    assert time_unit(data) == "s"  # of m/s
-    first = data.scores[data.models[0], 0]
-    card = {**first.card, "data": {**first.card["data"], "time_unit": "ms"}}
-    scores = {**data.scores, (data.models[0], 0): Scores(card, first.arrays)}
-    assert time_unit(replace(data, scores=scores)) == "ms"
 
 
 @pytest.mark.parametrize("count", [3, 15])

@@ -160,24 +160,3 @@ def test_without_tuning_there_is_neither_table_nor_figure_and_one_rate_makes_no_
     one = {("adamw", 1e-3): 2.0, ("muon", 1e-3): 1.0}
     alone = results_of(record("unet", ("muon", 1e-3), None, one))
     assert tuning(alone) is None and cells(alone)["unet"]["muon 0.001"].best
-
-
-def test_the_second_panel_has_the_root_by_epoch_of_training():
-    data, right = invented(3), axes_of(once(convergence, 3))[1]
-    pibert = next(line for line in curves(right) if line.get_color() == data.colour("pibert"))
-    assert list(pibert.get_xdata())[0] == 2  # pretraining does not count
-    assert pibert.get_ydata()[0] == pytest.approx((0.1 / 2**0.8) ** 0.5)
-
-
-def test_the_cost_has_the_last_epoch_and_the_checkpoint_to_resume_from():
-    data = handmade(ERRORS)
-    stages = {"training": {"epochs": 2, "seconds": 9.0, "last_epoch_seconds": 4.0}}
-    more: dict[str, Any] = {"training": stages, "state_bytes": 12_000_000}
-    runs = [{**run, **(more if run["model"] == "unet" else {})} for run in data.runs]
-    table = tables.cost(replace(data, results={**data.results, "runs": runs}))
-    assert table is not None
-    found = {row[0].text: dict(zip(table.head, row, strict=True)) for row in table.rows}
-    assert found["unet"]["last epoch"].text == "4.00 s"
-    assert found["unet"]["checkpoint"].text == "12.0 MB"
-    assert found["unet"]["weights"].text == "6.20 MB"
-    assert found["pibert"]["last epoch"].text == found["pibert"]["checkpoint"].text == "–"

@@ -135,8 +135,11 @@ def run(
     case.links.fill(f, f)
     seen = f.new_zeros(batch, frames, len(CHANNELS), *case.grid.shape)
     diverged = torch.zeros(batch, dtype=torch.bool, device=f.device)
-    forces: list[Tensor] = []
-    motion: list[Tensor] = []
+    # Allocated at once: a small tensor kept at every step would keep the allocator from using the
+    # memory of the populations again.
+    after = total - warm_up
+    forces = f.new_zeros(batch, after if len(case.links.second) else 0, 2)
+    motion = f.new_zeros(batch, after if body is not None else 0, len(_MOTION))
     unit = 2 / (case.speed**2 * case.cells)
     for done in range(total + 1):
         if done:
@@ -144,10 +147,10 @@ def run(
             pushed = None if body is None else body.advance(f)
             force = case.links.fill(f, before)
             if force is not None and done > warm_up:
-                forces.append(force * unit)
+                forces[:, done - warm_up - 1] = force * unit
             if body is not None and pushed is not None and done > warm_up:
                 state = (body.displacement / case.cells, body.velocity / case.speed)
-                motion.append(torch.stack((*state, *(pushed * unit).unbind(1))).to(f))
+                motion[:, done - warm_up - 1] = torch.stack((*state, *(pushed * unit).unbind(1)), 1)
         if done in due:
             samples, slots, weights = (
                 torch.tensor(column, device=f.device) for column in zip(*due[done], strict=True)
@@ -176,13 +179,12 @@ def run(
         return values.masked_fill(diverged.view(-1, *[1] * (values.ndim - 1)), torch.nan).cpu()
 
     times = torch.tensor(intervals, dtype=torch.float64)[:, None] * kept
-    histories = torch.stack(motion, 2).unbind(0) if motion else ()
     return Solution(
         fields=finished(seen),
         time=times * case.dt,
-        force=finished(torch.stack(forces, 1) if forces else f.new_zeros(batch, 0, 2)),
+        force=finished(forces),
         diverged=tuple(diverged.tolist()),
-        motion={name: finished(values) for name, values in zip(_MOTION, histories, strict=False)},
+        motion={n: finished(motion[..., i]) for i, n in enumerate(_MOTION) if body is not None},
     )
 
 

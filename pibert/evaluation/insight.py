@@ -1,4 +1,4 @@
-"""Diagnostics of an evaluated model: its tokens, its embeddings, its ensemble.
+"""Diagnostics of an evaluated model: its tokens and its embeddings.
 
 Embeddings of all models are evaluated on one lattice of tokens, that of PIBERT's default, beside
 three untrained ones: those of the same model with fresh weights, and the velocity itself, as all
@@ -29,7 +29,6 @@ from torch import Tensor
 
 from pibert.data.dataset import Samples
 from pibert.evaluation.alignment import Embedding, alignment, raw_input
-from pibert.evaluation.ensembles import FRAMES, MEMBERS, Sampler, score_ensemble
 from pibert.evaluation.measure import Entry, ratio
 from pibert.evaluation.scores import as_number
 from pibert.evaluation.scoring import seen_by, vars_of
@@ -57,8 +56,6 @@ def insight(predictor: Predictor, samples: Samples, windows: Samples, row: int) 
     card: dict[str, Any] = {}
     arrays: dict[str, Tensor] = {}
     model = predictor.model
-    if isinstance(model, Sampler):
-        card["draws"] = _draws(predictor, samples)
     if predictor.spec.velocity is None or not isinstance(model, Stepper) or not model.embedded:
         return card, arrays
     seen = seen_by(predictor, samples, [row])
@@ -92,16 +89,6 @@ def insight(predictor: Predictor, samples: Samples, windows: Samples, row: int) 
     values = [as_number(value) for by_scale in curves.values() for value in by_scale.values()]
     card["embedding"] = facts | {"entries": [vars_of(e) for e in entries], "values": values}
     return card, arrays
-
-
-def _draws(predictor: Predictor, samples: Samples) -> dict[str, Any]:
-    entries, values = score_ensemble(predictor, samples)
-    return {
-        "frames": min(FRAMES, len(samples)),
-        "draws": MEMBERS,
-        "entries": [vars_of(entry) for entry in entries],
-        "values": [as_number(value) for value in values],
-    }
 
 
 def _alignments(

@@ -161,21 +161,11 @@ def test_point_embeddings_are_scored_on_tokens_beside_untrained_ones() -> None:
     expected = list(alignment(model, own, patch=4).values())
     assert arrays["alignment"].tolist() == pytest.approx(expected)
     assert not torch.allclose(arrays["alignment"], arrays["alignment_untrained"])
-    assert "draws" not in card and not any(name.startswith("tokens/") for name in arrays)
+    assert not any(name.startswith("tokens/") for name in arrays)
     records = list(_insights(Job(data="waves", candidate="fno2d", seed=0), Scores(card, arrays)))
     by_name = {(r["metric"], r["component"]): r["value"] for r in records}
     assert by_name["alignment_r2", "scale 4"] == pytest.approx(expected[2])
     assert len(by_name) == 16
-
-
-def test_ensemble_scores_of_a_sampler_are_in_the_records() -> None:
-    card, arrays, *_ = seen("fourierflow", count=2, frames=6)
-    assert (card["draws"]["frames"], card["draws"]["draws"]) == (8, 8)
-    records = list(_insights(Job(data="waves", candidate="f", seed=0), Scores(card, arrays)))
-    found = {(r["metric"], r["component"]): r for r in records}
-    for component in ("u", "v", "all"):
-        assert found["crps", component]["value"] > 0
-        assert found["draws_spread", component]["unit"] == found["crps", component]["unit"]
 
 
 def test_models_without_a_map_have_no_embedding_and_a_short_test_split_is_noted() -> None:

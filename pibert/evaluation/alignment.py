@@ -239,9 +239,9 @@ def two_folds(samples: Samples, most: int = 2048) -> tuple[list[int], Int[Tensor
 def _embed(model: TokenModel | Embedding, batch: Batch, patch: int) -> Float[Tensor, "b ty tx d"]:
     """Embeddings, averaged over patches where the model's map is finer."""
     shape = (batch.x.shape[-2], batch.x.shape[-1])
-    is_model = isinstance(model, TokenModel)
-    with torch.no_grad(), evaluating(model) if is_model else nullcontext():
-        embed = model.embed if is_model else model
+    embed = model.embed if isinstance(model, TokenModel) else model
+    mode = evaluating(model) if isinstance(model, TokenModel) else nullcontext()
+    with torch.no_grad(), mode:
         hidden = embed(batch.x, batch.parameters, batch.mask)
     sizes = [size for size in range(patch, 0, -1) if patch % size == 0]
     size = next((size for size in sizes if lattice_shape(shape, size) == hidden.shape[2:]), None)

@@ -48,7 +48,6 @@ _KEPT = (
     "at_a_time",
     "rollout",
     "structure",
-    "draws",
     "embedding",
     "commit",
     "versions",

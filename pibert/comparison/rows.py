@@ -358,8 +358,7 @@ def _frame_errors(scores: Scores) -> dict[tuple[str, str], Tensor]:
 
 
 def _insights(job: Job, scores: Scores) -> Iterator[Row]:
-    """Return scores of ensembles and of embeddings (``evaluation/insight.py``)."""
-    for name in ("draws", "embedding"):
-        card = scores.card.get(name, {"entries": (), "values": ()})
-        for entry, value in zip(card["entries"], card["values"], strict=True):
-            yield make_row(job, entry, math.nan if value is None else value)
+    """Return scores of embeddings (``evaluation/insight.py``)."""
+    card = scores.card.get("embedding", {"entries": (), "values": ()})
+    for entry, value in zip(card["entries"], card["values"], strict=True):
+        yield make_row(job, entry, math.nan if value is None else value)

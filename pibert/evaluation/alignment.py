@@ -1,8 +1,8 @@
 """Embedding-physics alignment: how well a linear map predicts vorticity from a model's embeddings.
 
 Rows. A row is one token of one sample: its embedding (d numbers) and the vorticity of the newest
-input frame there, at several scales. Embeddings are those of ``Stepper.embed`` (each model names
-its layer), averaged over a token's patch where the map is finer. Vorticity is dv/dx - du/dy in
+input frame there, at several scales. Embeddings are those of PIBERT and multiresolution PIBERT
+(``embed``), averaged over a token's patch where the map is finer. Vorticity is dv/dx - du/dy in
 physical units, by central differences of second order (one-sided at sides that are not periodic);
 it is defined at known points none of whose neighbours in the stencil is unknown.
 
@@ -36,15 +36,14 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from pibert.data.dataset import Samples
 from pibert.evaluation.measure import require_velocity
 from pibert.evaluation.scales import SCALES
 from pibert.fields import Batch, FieldSpec, Normalizer
-from pibert.inference.explanation import evaluating
+from pibert.inference.explanation import TokenModel, evaluating
 from pibert.models.layers import lattice_shape, to_patches
-from pibert.models.stepper import Stepper
 from pibert.physics import derivatives
 
 CONSTANT = 1e-6
@@ -143,7 +142,7 @@ def _mutual_r2(first: Moments, second: Moments, alpha: float) -> float:
 
 
 def alignment(
-    model: Stepper | Embedding,
+    model: TokenModel | Embedding,
     samples: Samples,
     *,
     patch: int,
@@ -153,7 +152,7 @@ def alignment(
     """Held-out R^2 at every one of ``SCALES``.
 
     Args:
-        model: A model with a map of hidden numbers, or a function that returns embeddings.
+        model: PIBERT, or a function that returns embeddings.
         samples: Windows of trajectories; their newest input frame has the velocity.
         patch: Points along a token's side; maps that are finer are averaged over it.
         most: Samples to take, evenly spread; neighbours in time add little.
@@ -237,20 +236,19 @@ def two_folds(samples: Samples, most: int = 2048) -> tuple[list[int], Int[Tensor
     return early + late, torch.tensor(quarters)
 
 
-def _embed(model: Stepper | Embedding, batch: Batch, patch: int) -> Float[Tensor, "b ty tx d"]:
+def _embed(model: TokenModel | Embedding, batch: Batch, patch: int) -> Float[Tensor, "b ty tx d"]:
     """Embeddings, averaged over patches where the model's map is finer."""
     shape = (batch.x.shape[-2], batch.x.shape[-1])
-    embed = model.embed if isinstance(model, Stepper) else model
-    mode = evaluating(model) if isinstance(model, nn.Module) else nullcontext()
+    embed = model.embed if isinstance(model, TokenModel) else model
+    mode = evaluating(model) if isinstance(model, TokenModel) else nullcontext()
     with torch.no_grad(), mode:
         hidden = embed(batch.x, batch.parameters, batch.mask)
     sizes = [size for size in range(patch, 0, -1) if patch % size == 0]
-    lattice = None if hidden is None else hidden.shape[2:]
-    size = next((size for size in sizes if lattice_shape(shape, size) == lattice), None)
-    if hidden is None or size is None:
+    size = next((size for size in sizes if lattice_shape(shape, size) == hidden.shape[2:]), None)
+    if size is None:
         raise ValueError(
             f"expected a map that divides {shape} points into patches of {patch} points or of a "
-            f"divisor of it, found {lattice and tuple(lattice)} from {type(model).__name__}"
+            f"divisor of it, found {tuple(hidden.shape[2:])} from {type(model).__name__}"
         )
     # Only the cells inside the grid count in a patch at a side.
     means = F.avg_pool2d(hidden.double(), patch // size, ceil_mode=True, count_include_pad=False)

@@ -1,8 +1,8 @@
-"""Diagnostics of an evaluated model: its tokens, its embeddings, its ensemble.
+"""Diagnostics of an evaluated model: its tokens and its embeddings.
 
-Embeddings of all models are evaluated on one lattice of tokens, that of PIBERT's default, beside
-three untrained ones: those of the same model with fresh weights, and the velocity itself, as all
-values of a token's patch and as their mean.
+Embeddings are evaluated on one lattice of tokens, that of PIBERT's default, beside three untrained
+ones: those of the same model with fresh weights, and the velocity itself, as all values of a
+token's patch and as their mean.
 
 Maps of tokens are (ty, tx): row and column of a token on the lattice, rows growing with y. A token
 stands for patch x patch points, or fewer at the sides of the largest y and x.
@@ -29,16 +29,13 @@ from torch import Tensor
 
 from pibert.data.dataset import Samples
 from pibert.evaluation.alignment import Embedding, alignment, raw_input
-from pibert.evaluation.ensembles import FRAMES, MEMBERS, Sampler, score_ensemble
 from pibert.evaluation.measure import Entry, ratio
 from pibert.evaluation.scores import as_number
 from pibert.evaluation.scoring import seen_by, vars_of
 from pibert.inference import Predictor
 from pibert.inference.explanation import TokenModel, attention_maps, evaluating, gate_shares
 from pibert.models.fourier import FourierBranch, kept_columns, kept_rows
-from pibert.models.layers import lattice_shape
 from pibert.models.pibert import PIBERT, PIBERTConfig
-from pibert.models.stepper import Stepper
 
 PATCH = PIBERTConfig().patch
 """Points along the side of a token that embeddings are compared at."""
@@ -57,18 +54,16 @@ def insight(predictor: Predictor, samples: Samples, windows: Samples, row: int) 
     card: dict[str, Any] = {}
     arrays: dict[str, Tensor] = {}
     model = predictor.model
-    if isinstance(model, Sampler):
-        card["draws"] = _draws(predictor, samples)
-    if predictor.spec.velocity is None or not isinstance(model, Stepper) or not model.embedded:
+    if predictor.spec.velocity is None or not isinstance(model, TokenModel):
         return card, arrays
     seen = seen_by(predictor, samples, [row])
-    if isinstance(model, TokenModel) and model.blocks:
+    if model.blocks:
         tokens = token_diagnostics(model, seen.x, seen.parameters, seen.mask)
         arrays |= {f"tokens/{name}": value for name, value in tokens.items()}
     with torch.no_grad():
         embedded = model.embed(seen.x, seen.parameters, seen.mask)
-    assert embedded is not None
-    patch = _patch((seen.x.shape[-2], seen.x.shape[-1]), tuple(embedded.shape[-2:]))
+    size = model.config.patch if isinstance(model, PIBERT) else 1
+    patch = PATCH if PATCH % size == 0 else size
     facts = {
         "layer": model.embedded,
         "width": embedded.shape[1],
@@ -94,24 +89,14 @@ def insight(predictor: Predictor, samples: Samples, windows: Samples, row: int) 
     return card, arrays
 
 
-def _draws(predictor: Predictor, samples: Samples) -> dict[str, Any]:
-    entries, values = score_ensemble(predictor, samples)
-    return {
-        "frames": min(FRAMES, len(samples)),
-        "draws": MEMBERS,
-        "entries": [vars_of(entry) for entry in entries],
-        "values": [as_number(value) for value in values],
-    }
-
-
 def _alignments(
-    predictor: Predictor, model: Stepper, samples: Samples, patch: int
+    predictor: Predictor, model: TokenModel, samples: Samples, patch: int
 ) -> dict[str, dict[int, float]]:
     """R^2 by scale, of the model and of the untrained embeddings."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         fresh = type(model)(model.config, model.spec).to(predictor.device)
-    kinds: dict[str, Stepper | Embedding] = {
+    kinds: dict[str, TokenModel | Embedding] = {
         "alignment": model,
         "alignment_untrained": fresh,
         "alignment_input": raw_input(predictor.spec, patch),
@@ -121,14 +106,6 @@ def _alignments(
         name: alignment(kind, samples, patch=patch, most=MOST, device=predictor.device)
         for name, kind in kinds.items()
     }
-
-
-def _patch(shape: tuple[int, int], lattice: tuple[int, ...]) -> int:
-    """The common patch if the model's lattice has it or divides it, else the lattice's own."""
-    divisors = [size for size in range(1, PATCH + 1) if PATCH % size == 0]
-    if any(lattice_shape(shape, size) == lattice for size in divisors):
-        return PATCH
-    return max(-(-points // tokens) for points, tokens in zip(shape, lattice, strict=True))
 
 
 @torch.no_grad()

@@ -225,7 +225,6 @@ class RolloutIntervals:
         self._quantiles = owner.calibration.quantiles(level)
         self._difficulty, self._beyond = owner.calibration.difficulty, beyond
         self.ood, self.consistency = owner.detect(given, false_alarms)
-        self._newest = given.on_model[:, -1:].cpu()
         seen = given.seen.cpu()
         self._known = given.regridding.map_to_caller(torch.zeros(seen.shape), seen).isfinite()
 
@@ -235,13 +234,10 @@ class RolloutIntervals:
         known = self._known[:, None] if block.known is None else block.known.cpu()
         forecast = Forecast(
             prediction=frames,
-            before=torch.cat((self._newest, frames[:, :-1]), dim=1),
             spread=None if block.spread is None else block.spread.cpu(),
             seen=seen,
             known=None if block.known is None else known,
-            parameters=self._input.parameters.cpu(),
         )
-        self._newest = frames[:, -1:]
         leads, last = torch.arange(start, start + frames.shape[1]), len(self._quantiles) - 1
         scales = self._difficulty.scales(forecast, self._spec, start)
         half = self._quantiles[leads.clamp(max=last)].to(scales)[..., None, None] * scales

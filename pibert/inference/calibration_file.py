@@ -18,7 +18,7 @@ from torch import Tensor
 from pibert.files import read_json, read_safetensors
 from pibert.inference.calibration import LEVELS, Calibration, CalibrationSettings
 from pibert.inference.conformal import count_units, weigh
-from pibert.inference.difficulty import Difficulty
+from pibert.inference.difficulty import GUIDES, Difficulty
 from pibert.inference.model_file import fingerprint
 from pibert.inference.ood import FeatureStatistics, OODDetector, Surprisal
 
@@ -152,7 +152,6 @@ def _tensors(calibration: Calibration) -> dict[str, Tensor]:
         "scores": calibration.scores,
         "windows": calibration.windows,
         "difficulty.values": calibration.difficulty.values,
-        "difficulty.edges": calibration.difficulty.edges,
         **({} if sizes is None else {"difficulty.sizes": sizes}),
         "typical.mean": calibration.statistics.mean,
         "typical.whitener": calibration.statistics.whitener,
@@ -178,9 +177,8 @@ def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
         units=units,
         same_flows=bool(sheet.get("same_flows", False)),
         difficulty=Difficulty(
-            _current(sheet["difficulty"]),
+            _known_guide(sheet["difficulty"]),
             tensors["difficulty.values"],
-            tensors["difficulty.edges"],
             tensors.get("difficulty.sizes"),
         ),
         scores=tensors["scores"],
@@ -189,6 +187,16 @@ def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
         detector=detector,
         guide_losses={_current(guide): loss for guide, loss in sheet["guide_losses"].items()},
     )
+
+
+def _known_guide(name: str) -> str:
+    guide = _current(name)
+    if guide not in ("constant", "ensemble", *GUIDES):
+        raise ValueError(
+            f"expected widths that follow one of: constant, ensemble, {', '.join(GUIDES)}; found "
+            f"{name!r}, which only earlier versions have; calibrate again"
+        )
+    return guide
 
 
 def _current(guide: str) -> str:

@@ -48,14 +48,10 @@ class Forecast:
     """Predicted frames in physical units on the model's grid."""
 
     prediction: Float[Tensor, "b t c y x"]
-    before: Float[Tensor, "b t c y x"]
-    """The frame before each: the newest given one, then predicted ones."""
     spread: Float[Tensor, "b t c y x"] | None
     """Standard deviation over the members of an ensemble."""
     seen: Bool[Tensor, "b y x"]
     """Points that were known in every given frame."""
-    parameters: Float[Tensor, "b 16"]
-    """Standardised."""
     truth: Float[Tensor, "b t c y x"] | None = None
     """NaN where it was not measured, or the point was unknown in the input."""
     known: Bool[Tensor, "b t y x"] | None = None
@@ -132,10 +128,8 @@ def forecast(predictor: Predictor, windows: RecordedWindows) -> Forecast:
     known = torch.cat(moved, dim=1) if moved else windows.seen[:, None]
     return Forecast(
         prediction=prediction,
-        before=torch.cat((windows.fields[:, -1:], prediction[:, :-1]), dim=1),
         spread=torch.cat(spreads, dim=1) if spreads else None,
         seen=windows.seen,
-        parameters=windows.encoded,
         # At points that were not given a prediction is a guess that is not fed back.
         truth=torch.where(known[:, :, None], windows.truth, torch.nan),
         known=known if moved else None,

@@ -87,6 +87,7 @@ class PIBERT(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
     embedded = "tokens of the patches after the last norm"
+    """The layer that ``embed`` returns."""
     PRETRAINED_HEADS = ("mpp_head", "ecp_head")
     """Modules that only pretraining uses."""
 

@@ -212,6 +212,7 @@ class PIBERTMR(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
     embedded = "features of the points before the head"
+    """The layer that ``embed`` returns."""
     PRETRAINED_HEADS = ("mpp_head", "ecp_head")
     """Modules that only pretraining uses."""
 

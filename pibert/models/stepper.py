@@ -98,8 +98,6 @@ class Stepper(nn.Module):
 
     objective: ClassVar[Literal["supervised", "flow_matching", "pde_residual"]] = "supervised"
     """The training objective, by its name in ``pibert.training``."""
-    embedded: ClassVar[str | None] = None
-    """The layer that ``embed`` returns; None: the model has no feature map."""
     takes_dmd: ClassVar[bool] = True
     """Whether it can correct the frame of DMD (``dmd_modes``) instead of the last frame."""
 
@@ -184,17 +182,6 @@ class Stepper(nn.Module):
         """
         # Not abstract: PIBERT and the reference predictors override ``forward`` instead.
         raise NotImplementedError
-
-    def embed(
-        self, x: Fields, parameters: Vector = None, mask: Mask = None
-    ) -> Float[Tensor, "b d v w"] | None:
-        """Return the features of the layer ``embedded``, per point or patch; None without one."""
-        x = self.prepared(x, parameters, mask)
-        return self.features(x, self.parameter_vector(x, parameters))
-
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d v w"] | None:
-        """Return the map of ``embed``; arguments as for ``change``."""
-        return None
 
     def last_frame(self, x: Tensor) -> Tensor:
         """Return the newest frame for every output frame: what persistence predicts."""

@@ -1,23 +1,25 @@
 """A file that was sent, as a recording: anything that ``pibert convert`` reads from one file.
 
-Arrays in the server's own layout (``serve/layout.py``) are read in memory. Every other file is read
-in a separate process, as its libraries were not written for hostile input.
+It is read in a separate process, as its libraries were not written for hostile input.
 """
 
+import contextlib
+import io
 import re
 import tempfile
+import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pibert.data.format import FormatError
 from pibert.data.hdf5 import HDF5Error
 from pibert.data.isolation import Limits
 from pibert.data.provenance import counts_frames, counts_points
-from pibert.data.readers import UPLOADS, arrays, identify, open_recordings
+from pibert.data.readers import UPLOADS, identify, open_recordings
 from pibert.data.readers.recordings import (
+    PARSING,
     DamagedError,
     Hints,
     SourceError,
@@ -26,21 +28,14 @@ from pibert.data.readers.recordings import (
 )
 from pibert.fields import Trajectory
 from pibert.notes import collecting
-from pibert.serve.answers import NPY_MAGIC, Answer, read_npy
-from pibert.serve.layout import (
-    Facts,
-    is_own_layout,
-    open_arrays,
-    open_safetensors,
-    read_npz,
-)
+from pibert.serve.answers import NPY_MAGIC, Answer
 from pibert.serve.limits import MB, Refusal, check_frame_size
 from pibert.serve.recordings import Units, fit_to_models, select_frames, take_frames
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ZIP_MAGIC = b"PK\x03\x04"
-_KNOWN_BY_CONTENT = (*arrays.UPLOADS, ".safetensors")
-KNOWN = (".safetensors", *UPLOADS)
+_KNOWN_BY_CONTENT = (".npy", ".npz", ".safetensors")
+KNOWN = UPLOADS
 """Suffixes of the files that can be opened."""
 HINTS = (
     *("dt", "dx", "dy", "unit", "length_unit", "time_unit", "scale", "pulse_delay"),
@@ -70,24 +65,19 @@ def open_file(
         name: Its name; the suffix states the format if the first bytes do not.
         hints: What the sender states about it.
     """
-    arrays: dict[str, np.ndarray] = {}
-    chosen = [key for key in ("channels", "axes", "scale", "pulse_delay") if getattr(hints, key)]
-    if trajectory is not None:
-        chosen.append("trajectory")
-    if data.startswith(NPY_MAGIC):
-        suffix, arrays = ".npy", {"fields": read_npy(data, "the file")}
-    elif data.startswith(_ZIP_MAGIC):
-        suffix, arrays = ".npz", read_npz(data, limit)
-    elif len(data) > 9 and data[8:9] == b"{" and not data.startswith(HDF5_MAGIC):
-        if chosen:
-            text = f"a safetensors file states its {' and '.join(chosen)} itself; leave it empty"
-            raise Refusal("invalid", text)
-        return open_safetensors(data, hints, limit, units)
-    else:
-        suffix = _suffix_of(data, name)
-    if not chosen and is_own_layout(arrays, units):
-        return open_arrays(arrays, Facts(), hints, limit, units)
+    suffix = _suffix_of(data, name)
+    if suffix == ".npz" and _has_mask_of_known(data):
+        hints = replace(hints, channels={"valid": "mask", **hints.channels})
     return _read_isolated(data, name, suffix, trajectory, limit, seconds, units, hints)
+
+
+def _has_mask_of_known(data: bytes) -> bool:
+    """Whether an archive has just ``fields`` and masks: ``mask`` then is that of a request."""
+    with contextlib.suppress(*PARSING, zipfile.BadZipFile, RuntimeError):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
+        return {"fields", "mask"} <= names <= {"fields", "mask", "body"}
+    return False  # the reader says what is wrong
 
 
 def read_hints(given: Mapping[str, str | float | None]) -> Hints:
@@ -107,6 +97,12 @@ def read_hints(given: Mapping[str, str | float | None]) -> Hints:
 def _suffix_of(data: bytes, name: str) -> str:
     """The suffix of the file where it is read: readers go by it."""
     suffix = Path(name).suffix.lower()
+    if data.startswith(NPY_MAGIC):
+        return ".npy"
+    if data.startswith(_ZIP_MAGIC):
+        return ".npz"
+    if len(data) > 9 and data[8:9] == b"{" and not data.startswith(HDF5_MAGIC):
+        return ".safetensors"
     if data.startswith(HDF5_MAGIC):
         return suffix if suffix in KNOWN else ".h5"
     if suffix in KNOWN and suffix not in _KNOWN_BY_CONTENT:

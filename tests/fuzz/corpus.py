@@ -1,11 +1,13 @@
 """A small valid recording of every kind that the package reads, to be damaged."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import safetensors.numpy
 import scipy.io
 import xarray
 
@@ -72,6 +74,17 @@ def write_csv(path: Path) -> None:
     np.savetxt(path, np.concatenate(rows), "%.6g", delimiter=",", header="t,x,y,u,v", comments="")
 
 
+def write_safetensors(path: Path) -> None:
+    stacked = np.stack(list(fields().values()), 1).astype(np.float32)
+    arrays: dict[str, np.ndarray] = {
+        "fields": stacked,
+        "mask": np.ones(stacked.shape[2:], np.uint8),
+    }
+    facts = {"channels": ["u", "v"], "dt": 0.05, "dx": 0.3, "dy": 0.2, "length_unit": "m"}
+    texts = {name: json.dumps(fact) for name, fact in facts.items()}
+    path.write_bytes(safetensors.numpy.save(arrays, texts))
+
+
 def write_scattered(path: Path) -> None:
     points = np.random.default_rng(0).random((40, 2))
     rows = np.concatenate([points, points**2], 1)
@@ -127,6 +140,7 @@ CORPUS: Mapping[str, Callable[[Path], Any]] = {
     "arrow": lambda p: realpdebench.write_arrow(p, realpdebench.flows(["10030"], (3, 4, 6))),
     "flow.npy": lambda path: np.save(path, np.stack(list(fields().values()), 1)),
     "flow.npz": lambda path: np.savez(path, **NAMED),
+    "flow.safetensors": write_safetensors,
     "packed.npz": lambda path: np.savez_compressed(path, **NAMED),
     "flow.csv": write_csv,
     "scattered.txt": write_scattered,

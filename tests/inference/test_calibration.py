@@ -108,10 +108,8 @@ def planted(scale: float = 1.0, *, seed: int = 0, spread: bool = False) -> Forec
     seen = ~BODY.expand(shape[0], *shape[-2:])
     return Forecast(
         prediction=scale * prediction,
-        before=scale * prediction.roll(1, 0),
         spread=scale * 0.01 * size if spread else None,
         seen=seen,
-        parameters=torch.zeros(shape[0], 16),
         truth=torch.where(seen[:, None, None], scale * truth, torch.nan),
     )
 

@@ -49,7 +49,7 @@ def write_jet(path: Path) -> None:
     "name",
     [
         *("flow.npz", "jet.npz", "old.mat", "named.h5", "flow.nc", "flow.csv", "legacy.vtk"),
-        "openpiv.txt",
+        *("openpiv.txt", "flow.safetensors"),
     ],
 )
 def test_the_server_opens_what_convert_reads(name: str, tmp_path: Path):

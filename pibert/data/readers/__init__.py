@@ -38,6 +38,7 @@ from pibert.data.readers import (
     piv,
     realpdebench,
     table,
+    tensors,
     vtk,
     well,
 )
@@ -65,6 +66,7 @@ _OWN: dict[str, Any] = {
     "vtk": vtk,
     "openfoam": openfoam,
     "arrays": arrays,
+    "safetensors": tensors,
     "table": table,
 }
 """The kinds by name; particular ones come before general ones."""

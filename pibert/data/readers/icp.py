@@ -6,9 +6,9 @@ The pairs (Daly, Fieldsend, Hassall, Tabor 2023, doi 10.1088/2632-2153/aced7f; d
 float32 (3072) or (3072, 1), both between 0 and 1. There is no velocity, no pressure field and no
 time series: a sample is a trajectory of one frame.
 
-Several samples share a set-point. A split must keep those together (``split_pairs``), or test
-samples are near copies of training samples. The archive does not document where it keeps the
-settings, so the caller passes them.
+Several samples share a set-point. A split must keep those together (``split_trajectories`` with the
+set-points as groups), or test samples are near copies of training samples. The archive does not
+document where it keeps the settings, so the caller passes them.
 
 The runs are HDF5 files in the layout of the converter that the PIBERT paper's authors published:
 ``state/t``, fields (1, t, n) at scattered nodes ``node/node_pos`` (n, 2), and ``conditions``. The
@@ -39,7 +39,6 @@ from pibert.data.readers.recordings import (
     rename_channels,
 )
 from pibert.data.readers.shared.grids import on_uniform_grid
-from pibert.data.splits import Shares, Split, split_trajectories
 from pibert.data.views import MappedFrames, finite_points
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
 
@@ -99,16 +98,6 @@ def open_pairs(folder: Path, settings: Mapping[str, Sequence[float]] | None = No
                 f"every sample, found {list(values)} for {name!r}"
             )
     return Pairs(folder, names, settings or {})
-
-
-def split_pairs(pairs: Pairs, shares: Shares, *, seed: int) -> Split:
-    """Split samples at random by set-point: equal settings go to the same split."""
-    if not pairs.settings:
-        raise ValueError(
-            f"{pairs.folder}: a split needs the settings of all samples; give them to open_pairs"
-        )
-    points = [tuple(map(float, pairs.settings[name])) for name in pairs.names]
-    return split_trajectories(points, shares, seed=seed)
 
 
 def recognise(path: Path) -> bool:

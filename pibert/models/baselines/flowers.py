@@ -140,8 +140,6 @@ class Block(nn.Module):
 class Flowers(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x); any grid."""
 
-    embedded = "points before the head"
-
     def __init__(self, config: FlowersConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         widths = [config.width * 2**level for level in range(config.levels)]
@@ -173,9 +171,6 @@ class Flowers(Stepper):
             zero(self.head[-1])
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
-        return self.head(self.features(x, parameters)).contiguous()
-
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         known = parameters[:, : self.num_parameters]
         inputs = self.with_parameters(with_coordinates(x), parameters)
@@ -188,4 +183,4 @@ class Flowers(Stepper):
         for level in reversed(range(len(skips))):
             u = F.relu(self.doublings[level](self.up[level](u, known)))
             u = torch.cat((u, skips[level]), dim=1)
-        return u[..., :ny, :nx]
+        return self.head(u[..., :ny, :nx]).contiguous()

@@ -53,8 +53,6 @@ PRESETS: dict[str, FNO2dConfig] = {
 class FNO2d(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x); any grid."""
 
-    embedded = "points after the last Fourier layer"
-
     def __init__(self, config: FNO2dConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         d = config.width
@@ -69,9 +67,6 @@ class FNO2d(Stepper):
             zero(self.read_out)
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
-        return self.read_out(F.gelu(self.hidden(self.features(x, parameters))))
-
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         padding, last = self.config.padding, self.config.depth - 1
         z = self.lift(self.with_parameters(with_coordinates(x), parameters))
@@ -82,7 +77,7 @@ class FNO2d(Stepper):
             z = spectral(z) + skip(z)
             if layer < last:
                 z = F.gelu(z)
-        return z[..., :ny, :nx]
+        return self.read_out(F.gelu(self.hidden(z[..., :ny, :nx])))
 
 
 class SpectralConvolution(nn.Module):

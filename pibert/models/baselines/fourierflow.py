@@ -86,7 +86,6 @@ class FourierFlow(Stepper):
 
     objective = "flow_matching"
     takes_dmd = False
-    embedded = "tokens of the aligned block in the first step of the first sample"
 
     def __init__(self, config: FourierFlowConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
@@ -194,13 +193,6 @@ class FourierFlow(Stepper):
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         return self._sampled(x, parameters, self.config.draws, self.config.sampler_steps).mean(1)
 
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d v w"]:
-        ny, nx = x.shape[-2:]
-        noise = noise_fields(1, self.out_channels, ny, nx, device=x.device, dtype=x.dtype)
-        start = noise.expand(len(x), -1, -1, -1)
-        tokens = self.estimate(start, x.new_ones(len(x)), x, parameters)[1]
-        return tokens.mT.unflatten(-1, lattice_shape((ny, nx), self.config.patch))
-
     def samples(
         self,
         x: Float[Tensor, "b c y x"],
@@ -272,8 +264,6 @@ class FourierFlowDet(Stepper):
     clean state is its mean.
     """
 
-    embedded = "tokens of the middle salient block"
-
     def __init__(self, config: DualBranchConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         channels = (self.num_inputs, self.num_inputs, self.out_channels)
@@ -281,12 +271,6 @@ class FourierFlowDet(Stepper):
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         return self.backbone(x, x.new_ones(x.shape[0]), x, parameters)[0].to(x.dtype)
-
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d v w"]:
-        middle = (self.config.depth + 1) // 2
-        tokens = self.backbone(x, x.new_ones(len(x)), x, parameters, middle)[1]
-        lattice = lattice_shape((x.shape[-2], x.shape[-1]), self.config.patch)
-        return tokens.mT.unflatten(-1, lattice)
 
 
 _NEVER = -1e4

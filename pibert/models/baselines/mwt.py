@@ -252,7 +252,6 @@ class PublishedBlock(Block):
 class MWT(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
-    embedded = "points after the last wavelet block"
     block: ClassVar[type[nn.Module]] = Block
 
     def __init__(self, config: Any, spec: FieldSpec) -> None:
@@ -274,16 +273,13 @@ class MWT(Stepper):
         return min(possible, self.config.levels or possible)
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
-        return self.head(self.features(x, parameters)).contiguous()
-
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         levels = self.levels(ny, nx)
         inputs = self.with_parameters(with_coordinates(x), parameters)
         s = self.lift(padded_to_multiple(inputs, 2**levels)).to(x.dtype)
         for number, block in enumerate(self.blocks):
             s = block(s if number == 0 else s.relu(), levels)
-        return s[..., :ny, :nx]
+        return self.head(s[..., :ny, :nx]).contiguous()
 
 
 class MWTPublished(MWT):

@@ -240,8 +240,6 @@ class Stage(nn.ModuleList):
 class PDETransformer(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x); any grid."""
 
-    embedded = "patches after the last stage"
-
     def __init__(self, config: PDETransformerConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         grid, area, self.levels = spec.grid, config.patch**2, len(config.depths) // 2
@@ -291,10 +289,6 @@ class PDETransformer(Stepper):
         patch, (rows, columns) = self.config.patch, values.shape[1:3]
         field = from_patches(values.flatten(1, 2), patch, (rows * patch, columns * patch))
         return field[..., :ny, :nx].contiguous()
-
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d v w"]:
-        rows, columns = lattice_shape((x.shape[-2], x.shape[-1]), self.config.patch)
-        return self._decoded(x, parameters)[..., :rows, :columns]
 
     def _decoded(self, x: Tensor, parameters: Tensor) -> Tensor:
         """Return the tokens before the head on the extended lattice, (b, 2d, v, w)."""

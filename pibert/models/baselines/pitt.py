@@ -127,7 +127,6 @@ PRESETS: dict[str, PITTConfig] = {"base": PITTConfig()}
 class PITT(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x); any grid."""
 
-    embedded = "points after the last Fourier layer of the base operator"
     takes_dmd = False
 
     def __init__(self, config: PITTConfig, spec: FieldSpec) -> None:
@@ -146,9 +145,6 @@ class PITT(Stepper):
             return output
         increment = output if self.config.residual else output - self.last_frame(x)
         return output + self.corrector(increment, self.tokens(parameters))
-
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
-        return self.base.features(x, torch.where(parameters.isnan(), 0.0, parameters))
 
     def tokens(self, parameters: Float[Tensor, "b q"]) -> Int[Tensor, "b n"]:
         """Return the text of every sample as word numbers."""

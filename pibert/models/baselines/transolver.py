@@ -118,8 +118,6 @@ class Block(nn.Module):
 class Transolver(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
-    embedded = "points after the last norm"
-
     def __init__(self, config: TransolverConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         width = config.width
@@ -132,15 +130,11 @@ class Transolver(Stepper):
             zero(self.read_out)
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
-        points = self.features(x, parameters).permute(0, 2, 3, 1)
-        return self.read_out(points).permute(0, 3, 1, 2).contiguous()
-
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         inputs = self.with_parameters(with_coordinates(x), parameters)
         tokens = self.embedding(inputs.permute(0, 2, 3, 1))
         for block in self.blocks:
             tokens = block(tokens)
-        return self.norm(tokens).permute(0, 3, 1, 2)
+        return self.read_out(self.norm(tokens)).permute(0, 3, 1, 2).contiguous()
 
 
 def _initialise(module: nn.Module) -> None:

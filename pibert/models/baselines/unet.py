@@ -83,8 +83,6 @@ class Block(nn.Module):
 class UNet(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
-    embedded = "points after the last block on the way up"
-
     def __init__(self, config: UNetConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         widths = [config.width * 2**stage for stage in range(config.stages)]
@@ -113,10 +111,6 @@ class UNet(Stepper):
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         ny, nx = x.shape[-2:]
         return self.head(self._decoded(x, parameters))[..., :ny, :nx].contiguous()
-
-    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
-        ny, nx = x.shape[-2:]
-        return self._decoded(x, parameters)[..., :ny, :nx]
 
     def _decoded(self, x: Tensor, parameters: Tensor) -> Tensor:
         """Return the features before the head on the extended grid."""

@@ -26,7 +26,7 @@ from pibert.report.comparison.plots import (
     rows_of_models,
     sheet,
 )
-from pibert.report.comparison.results import UNTRAINED, DatasetResults, parameter_text
+from pibert.report.comparison.results import DatasetResults, parameter_text
 from pibert.report.comparison.table import Metric
 from pibert.report.comparison.tables.ranking import flow_errors
 from pibert.report.figures import LARGE, SMALL, with_unit
@@ -273,43 +273,6 @@ def _flow_panels(data: DatasetResults) -> dict[str, int | None]:
         lead = leads[len(leads) // 2]
         panels[f"b  Rollout, {lead} frames ahead"] = lead
     return panels
-
-
-def by_parameter(data: DatasetResults) -> Plot | None:
-    """Errors of the leading models on the test flows against a parameter, and training's range."""
-    listed: Sequence[dict[str, Any]] = data.facts.get("flows") or ()
-    models = [m for m in data.shown(_FLOW_MODELS) if flow_errors(data, m, "nmse")]
-    order, name = _flow_order(listed)
-    shown = [n for n in order if name in listed[n]["parameters"]]
-    if name is None or len(shown) < 3 or not models:
-        return None
-    values = {n: listed[n]["parameters"][name] for n in shown}
-    ends = (data.facts.get("training_range") or {}).get(name)
-    is_log = any(own.name == name and own.scaling == "log" for own in data.spec.parameters)
-    panels = _flow_panels(data)
-    figure, axes = sheet(5.2 * len(panels), 3.6, 1, len(panels))
-    for ax, (title, lead) in zip(axes[0], panels.items(), strict=True):
-        frame(ax, title, x=name, y="NMSE of a flow")
-        errors = {m: found for m in models if (found := flow_errors(data, m, "nmse", lead))}
-        known = [v for found in errors.values() for n in shown if (v := found[n])]
-        if known:
-            logarithmic(ax, "y", known)
-        if is_log and min(values.values()) > 0:
-            logarithmic(ax, "x", [*values.values(), *(ends or ())])
-        if ends:
-            ax.axvspan(*ends, color="0.93", lw=0, zorder=0)
-        for model, found in errors.items():
-            line = [(values[n], v) for n in shown if (v := found[n])]
-            style = {**point_style(data, model), "ls": ":" if model in UNTRAINED else "-"}
-            style |= {"color": data.colour(model), "lw": 0.7}
-            ax.plot([x for x, _ in line], [y for _, y in line], **style)
-    legend(figure, [Line2D([], [], **point_style(data, m)) for m in models])
-    caption = (
-        f"NMSE of each test flow, relative to its own energy, against {name}; models by rank, "
-        "hollow points without training. Grey: range of the training flows. A missing point is a "
-        "rollout that is not finite, or a flow without a rollout."
-    )
-    return Plot(figure, caption)
 
 
 def _flow_order(listed: Sequence[dict[str, Any]]) -> tuple[list[int], str | None]:

@@ -30,7 +30,6 @@ from pibert.report.figures import DPI, encode_figure
 Maker = Callable[[DatasetResults], Plot | Animation | None]
 FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Rollout", time.rollout),
-    ("Rollout", time.stable_horizon),
     ("Structure", structure.response),
     ("Structure", structure.displacements),
     ("Statistics", free_runs.free_run_errors),
@@ -39,7 +38,6 @@ FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Statistics", free_runs.free_run_spectra),
     ("Statistics", free_runs.free_run_densities),
     ("Flows", errors.flows),
-    ("Flows", errors.by_parameter),
     ("Components", errors.metrics),
     ("Components", errors.error_distribution),
     ("Scales", errors.scales),

@@ -155,7 +155,6 @@ def environment() -> Environment:
         "latex_row": latex_row,
     }
     templates.globals |= {
-        "verdict": text.verdict,
         "protocol": text.protocol,
         "data_facts": text.data_facts,
     }

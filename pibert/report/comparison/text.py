@@ -1,4 +1,4 @@
-"""The text of a report: which model wins, by how much and how certain that is; and the protocol."""
+"""The text of a report: its title and the protocol."""
 
 import json
 import shlex
@@ -7,7 +7,7 @@ from typing import Any
 
 from pibert.data.wording import counted
 from pibert.report.comparison.results import DatasetResults
-from pibert.report.comparison.table import digits, has_intervals, integer, interval_of, is_level
+from pibert.report.comparison.table import digits, integer
 from pibert.report.figures import with_unit
 
 Facts = list[tuple[str, str]]
@@ -17,69 +17,6 @@ def title(datasets: Sequence[DatasetResults]) -> str:
     models = {model for data in datasets for model in data.models}
     names = ", ".join(data.name for data in datasets)
     return f"{len(models)} models on {names}" if datasets else "A comparison without results"
-
-
-def verdict(data: DatasetResults) -> str:
-    """The winner, its margin, and how certain the ranking is."""
-    models, best = data.models, data.models[0]
-    frames = integer(data.facts["test_frames"])
-    sentences = [
-        f"On {data.name}, over {frames} test frames, {best} predicts the next frame most "
-        f"accurately of {len(models)} models: NMSE {_error(data, best)}."
-    ]
-    if best == "persistence":
-        sentences.append("No model beats repeating the last frame.")
-    if len(models) > 1:
-        second = models[1]
-        times = _times(data, best, second)
-        sentences.append(f"Second is {second} with {_error(data, second)}, {times} times as much.")
-    for model in ("pibert", "persistence"):
-        if model in models[2:]:
-            rank, times = models.index(model) + 1, _times(data, best, model)
-            error = _error(data, model)
-            sentences.append(f"Rank {rank}: {model} with {error}, {times} times as much.")
-    return " ".join([*sentences, *_free_runs(data), _certainty(data)])
-
-
-def _error(data: DatasetResults, model: str) -> str:
-    interval = interval_of(data.find(model, "nmse"))
-    known = f" (95 % interval {interval})" if interval else ""
-    return digits(data.value(model, "nmse") or 0.0) + known
-
-
-def _times(data: DatasetResults, model: str, other: str) -> str:
-    """The error of the other model over that of the first."""
-    error, other_error = data.value(model, "nmse"), data.value(other, "nmse")
-    return digits(other_error / error) if error and other_error else "∞"
-
-
-def _free_runs(data: DatasetResults) -> list[str]:
-    """The best statistics of free runs, and which models diverge."""
-    facts, metric = data.facts.get("free_run"), "free_run_stress_error"
-    errors = {m: v for m in data.models if (v := data.value(m, metric)) is not None}
-    if facts is None or not errors:
-        return []
-    best = min(errors, key=errors.__getitem__)
-    interval, sampling = interval_of(data.find(best, metric)), data.value("truth", metric)
-    limits = "" if sampling is None else f"; sampling error of the truth {digits(sampling)}"
-    found = " ".join(filter(None, (digits(errors[best]), interval)))
-    sentences = [
-        f"Running on its own for up to {max(facts['frames'])} frames, {best} has the smallest "
-        f"error of the {data.stresses}: {found} (without fluctuations it is 1{limits})."
-    ]
-    lost = [m for m in data.models if (data.value(m, "free_run_diverged") or 0) > 0]
-    return [*sentences, f"Runs of {_listed(lost)} diverge."] if lost else sentences
-
-
-def _certainty(data: DatasetResults) -> str:
-    seeds = "There is one seed, so the variation between training runs is unknown."
-    if len(data.seeds) > 1:
-        seeds = f"Numbers are means over {len(data.seeds)} seeds."
-    if not has_intervals(data):
-        return f"There are too few test frames for intervals, so nothing here is certain. {seeds}"
-    level = [model for model in data.models if is_level(data.find(model, "nmse"))]
-    finding = f"Not significantly different from {data.models[0]}: {_listed(level) or 'none'}."
-    return f"{finding} Intervals cover the choice of test frames only. {seeds}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -102,6 +39,9 @@ def protocol(results: Mapping[str, Any], datasets: Sequence[DatasetResults]) -> 
     plan = results["comparison"]
     fit, rollouts = plan["training"], plan["rollout"]
     runs = [run for run in results["runs"] if "failed" not in run]
+    seeds = f"{', '.join(map(str, plan['seeds']))}; predictors without training run once"
+    if len(plan["seeds"]) == 1:
+        seeds += "; the variation between training runs is unknown"
     devices = dict.fromkeys(
         " / ".join(dict.fromkeys((run["hardware"], run["cost"]["device"]))) for run in runs
     )
@@ -119,7 +59,7 @@ def protocol(results: Mapping[str, Any], datasets: Sequence[DatasetResults]) -> 
             f"with other budgets: {elsewhere}",
         ),
         *([("Tuning", tuning_text(results))] if plan.get("tuning") else []),
-        ("Seeds", f"{', '.join(map(str, plan['seeds']))}; predictors without training run once"),
+        ("Seeds", seeds),
         ("Selection", f"epoch with the lowest {monitored(results)} on the validation split"),
         ("Test", "scored once, at the end; every frame is predicted from true frames before it"),
         (

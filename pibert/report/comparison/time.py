@@ -5,7 +5,6 @@ Strips and animations start at the frame with the median error of persistence. F
 other fields their first channel, on the scale of the truth.
 """
 
-import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,6 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from pibert.evaluation.leads import STABLE
 from pibert.report.comparison.fields import (
     VORTICITY,
     Picked,
@@ -38,7 +36,6 @@ from pibert.report.comparison.plots import (
     label_axes,
     line_style,
     logarithmic,
-    rows_of_models,
     sheet,
     side_legend,
     time_unit,
@@ -317,44 +314,6 @@ def rollout(data: DatasetResults) -> Plot | None:
         "together. Error 1 (dotted) is that of the mean in time, skill 0 that of repeating the "
         "last known frame. Crosses: last lead time before a rollout of the model diverged. Bands, "
         f"95 % intervals: {facts.get('intervals', 'none')}.{first_seed(data)}"
-    )
-    return Plot(figure, caption)
-
-
-def stable_horizon(data: DatasetResults) -> Plot | None:
-    """For how many frames rollouts are useful, as bars of all models."""
-    # Stable horizon, share of rollouts stable to the end, correlation time.
-    summary = {m: v.tolist() for m, v in data.arrays_of(data.models, "rollout/summary").items()}
-    if not summary:
-        return None
-    order = sorted(summary, key=lambda m: summary[m][:2], reverse=True)
-    steps = int(data.first(order[0]).card["rollout"]["steps"])
-    figure, axes = sheet(7.2, 0.24 * len(order) + 1.1)
-    ax = axes[0, 0]
-    frame(ax, "Stable horizon", x="frames")
-    bars = ax.barh(
-        range(len(order)), [summary[m][0] for m in order], color=[data.colour(m) for m in order]
-    )
-    labels = []
-    for model in order:
-        frames, to_end = summary[model][:2]
-        label = f"{frames:.3g}" + (f"  ({100 * to_end:.0f} % to the end)" if to_end > 0 else "")
-        lost = data.first(model).arrays.get("rollout/diverged", torch.zeros(1)) > 0
-        labels.append(
-            f"{label}  × {100 * lost.double().mean():.0f} % diverged" if lost.any() else label
-        )
-    ax.bar_label(bars, labels, padding=4, fontsize=SMALL)
-    rows_of_models(ax, order)
-    ax.set_xlim(0, 1.3 * steps)
-    ax.axvline(steps, color="0.6", lw=0.8, zorder=0)
-    memory = summary[order[0]][2]
-    if math.isfinite(memory) and memory > 0:
-        ax.axvline(memory, color="0.3", lw=0.9, ls=":", zorder=0)
-    caption = (
-        f"Frames until the squared error of a rollout exceeds {STABLE:g} times the "
-        f"variance in time, mean over starts. Rollouts end after {steps} frames (line), so bars "
-        f"near it are lower bounds. Dotted: correlation time of the flow, {memory:.3g} frames. "
-        f"×: share of the rollouts that diverge before.{first_seed(data)}"
     )
     return Plot(figure, caption)
 

@@ -15,11 +15,9 @@ from pibert.data.readers.icp import (
     open_pairs,
     open_recordings,
     recognise,
-    split_pairs,
 )
 from pibert.data.readers.recordings import Hints, SourceError
 from pibert.data.readers.shared.metadata import family_note
-from pibert.data.splits import Shares
 from tests.lookalikes.icp import SPECIES, write_pair, write_pairs, write_run
 
 COLOURS = ("red", "green", "blue")
@@ -44,23 +42,6 @@ def test_images_and_spectra_are_read_as_stored(tmp_path: Path) -> None:
         stored = np.load(folder / "spectra.npy").ravel()
         np.testing.assert_array_equal(pairs.spectrum(index).numpy(), stored)
     assert open_pairs(tmp_path / pairs.names[3]).names == (pairs.names[3],)
-
-
-def test_samples_of_one_setpoint_stay_together(tmp_path: Path) -> None:
-    pairs = with_settings(tmp_path)
-    seen = set()
-    for seed in range(5):
-        split = split_pairs(pairs, Shares(train=0.6, valid=0.2), seed=seed)
-        splits = [split.train, split.valid, split.test]
-        assert [len(segments) for segments in splits] == [12, 4, 4]
-        points = [
-            {tuple(pairs.settings[pairs.names[s.trajectory]]) for s in segments}
-            for segments in splits
-        ]
-        assert [len(p) for p in points] == [3, 1, 1]
-        assert not points[0] & points[1] | points[0] & points[2] | points[1] & points[2]
-        seen.add(split.test)
-    assert len(seen) > 1
 
 
 def test_an_image_is_a_trajectory_of_one_frame(tmp_path: Path) -> None:

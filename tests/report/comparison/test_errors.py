@@ -152,38 +152,16 @@ def test_points_stand_at_the_errors_in_the_order_of_the_reynolds_number():
     assert [bar.get_width() for bar in shares.patches] == pytest.approx([0.05, 0.1, 0.8, 0.05])
 
 
-def extrapolated(conditions: bool = False) -> DatasetResults:
-    """Four test flows of which two lie above the training range."""
-    plain = flow_results()
-    facts = {**plain.facts, "training_range": {"Re": [50.0, 250.0]}}
-    rows = list(plain.results["by_flow"])
-    if conditions:
-        facts["conditions"] = [{"parameters": {"Re": re}, "flows": 2} for re in (200.0, 400.0)]
-        rows = [{**row, "conditions": row["flows"][:2]} for row in rows]
-    plan = {"data": {"wakes": {"split": "higher:Re:250"}}}
-    results = {**plain.results, "comparison": plan, "data": {"wakes": facts}, "by_flow": rows}
-    return replace(plain, results=results)
-
-
-def test_errors_against_the_parameter_beside_the_range_of_training() -> None:
-    plot = errors.by_parameter(extrapolated())
-    first, rollout = axes_of(plot)[:2]
-    (span,) = first.patches
-    assert (span.get_x(), span.get_x() + span.get_width()) == (50.0, 250.0)
-    unet = points(first)[0]
-    assert list(unet.get_xdata()) == [100.0, 200.0, 300.0, 400.0]
-    assert list(unet.get_ydata()) == [0.02, 0.02, 0.30, 0.01]
-    assert unet.get_color() == unet.get_markeredgecolor() == extrapolated().colour("unet")
-    assert list(points(rollout)[1].get_xdata()) == [100.0, 200.0, 300.0]  # the last one diverged
-    without = errors.by_parameter(flow_results())
-    assert not axes_of(without)[0].patches
-
-
 def test_a_table_has_a_column_for_every_condition() -> None:
-    table = ranking.conditions(extrapolated(conditions=True))
+    plain = flow_results()
+    conditions = [{"parameters": {"Re": re}, "flows": 2} for re in (200.0, 400.0)]
+    facts = {**plain.facts, "conditions": conditions}
+    rows = [{**row, "conditions": row["flows"][:2]} for row in plain.results["by_flow"]]
+    results = {**plain.results, "data": {"wakes": facts}, "by_flow": rows}
+    table = ranking.conditions(replace(plain, results=results))
     assert cell(table, "unet", "Re 200 (2)").text == "0.0100"
     assert cell(table, "pibert", "Re 400 (2)").text == "0.0100"
-    assert ranking.conditions(extrapolated()) is None
+    assert ranking.conditions(plain) is None
 
 
 def test_without_flows_to_compare_there_is_neither_table_nor_figure():
@@ -194,4 +172,4 @@ def test_without_flows_to_compare_there_is_neither_table_nor_figure():
     older = handmade({"unet": 0.1, "persistence": 0.2})  # results without errors by flow
     for own in (alone, older):
         assert ranking.flows(own) is None and errors.flows(own) is None
-        assert errors.by_parameter(own) is None and ranking.conditions(own) is None
+        assert ranking.conditions(own) is None

@@ -14,7 +14,6 @@ from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Numbers
 from pibert.report.comparison.tables.rollouts import free_runs as table
 from pibert.report.comparison.tables.rollouts import more_free_runs
-from pibert.report.comparison.text import verdict
 from tests.report.comparison.handmade_results import Given, handmade, record
 from tests.report.comparison.invented_results import axes_of, invented, legend_of, once, without
 
@@ -35,7 +34,6 @@ def test_without_records_of_free_runs_there_are_neither_tables_nor_errors():
     data = handmade({"pibert": 0.01, "persistence": 0.1})
     assert free_runs.free_run_errors(data) is None
     assert table(data) is None and more_free_runs(data) is None
-    assert "Running" not in verdict(data)
 
 
 def test_profiles_are_means_in_time_at_the_stations():
@@ -113,19 +111,6 @@ def test_a_seed_that_diverged_is_not_left_out_of_the_mean():
     assert found is not None
     rows = {row[0].text: dict(zip(found.head, row, strict=True)) for row in found.lines}
     assert rows["pibert"]["stress error ↓"].text == "∞" and rows["unet"]["stress error ↓"].best
-    assert "unet has the smallest error" in verdict(data)
-
-
-def test_the_verdict_has_the_least_error_its_interval_and_who_diverges():
-    more = [
-        record("pibert", "free_run_stress_error", 0.2, ends=(0.1, 0.3)),
-        record("persistence", "free_run_stress_error", 1.0),
-        record("truth", "free_run_stress_error", 0.05),
-        record("unet", "free_run_diverged", 0.5),
-    ]
-    said = verdict(ran_freely({"pibert": 0.01, "unet": 0.02, "persistence": 0.1}, more))
-    for own in ("pibert", "0.200", "[0.100, 0.300]", "0.0500", "Runs of unet diverge"):
-        assert own in said
 
 
 @pytest.mark.parametrize(("values", "best"), [((0.0, 119.0), None), ((0.0, 1.6, 0.4), 1.6)])

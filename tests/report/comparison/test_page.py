@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from pibert.report.comparison.page import SECTIONS, write_report
 from pibert.report.comparison.plots import Plot
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Cell, Table
-from pibert.report.comparison.text import verdict
 from pibert.report.figures import blank
 from tests.helpers import refused
 from tests.report.comparison.handmade_results import handmade, together
@@ -142,29 +140,6 @@ def test_names_are_escaped_in_the_page(tmp_path):
     assert "<script>alert(1)</script>" in page.words
 
 
-@pytest.mark.parametrize(
-    ("errors", "options", "words", "absent"),
-    [
-        (ERRORS, {}, ("pibert", "[0.00900, 0.0120]", "unet with 0.0200", "2.00 times"), ()),
-        (ERRORS, {"level": ["unet"]}, ("Not significantly different from pibert: unet.",), ()),
-        (ERRORS, {"marked": False}, ("nothing here is certain",), ("significant", "interval [")),
-        (
-            {"persistence": 0.01, "unet": 0.02, "fno2d": 0.03, "pibert": 0.05},
-            {},
-            ("No model beats repeating the last frame.", "Rank 4: pibert with 0.0500"),
-            (),
-        ),
-        ({"unet": [0.1, 0.2], "pibert": [0.3, 0.4]}, {}, ("means over 2 seeds",), ()),
-    ],
-)
-def test_the_verdict_states_winner_margin_and_certainty_and_hides_no_defeat(
-    errors: Any, options: dict[str, Any], words: tuple[str, ...], absent: tuple[str, ...]
-) -> None:
-    said = verdict(handmade(errors, **options))
-    assert [own for own in words if own not in said] == []
-    assert [own for own in absent if own in said] == []
-
-
 HOSTILE = Table(
     name="hostile",
     title="A & B | <script>",
@@ -201,3 +176,11 @@ def test_failed_runs_and_models_without_a_finite_error_are_listed(tmp_path):
     assert "1 run failed" in page.words and "loss is <nan>" in page.words
     assert "pinn" in page.words and "no finite error, so no rank" in page.words
     assert "No run failed." in read(tmp_path, [handmade(ERRORS)]).words
+
+
+def test_a_comparison_of_one_seed_says_that_training_varies(tmp_path):
+    data = handmade(ERRORS)
+    plan = {**data.results["comparison"], "seeds": [0]}
+    for comparison, expected in ((plan, True), (data.results["comparison"], False)):
+        words = read(tmp_path, [data], comparison=comparison).words
+        assert ("variation between training runs is unknown" in words) == expected

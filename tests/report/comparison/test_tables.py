@@ -57,6 +57,8 @@ def test_the_summary_ranks_by_the_mean_error_and_marks_the_best_and_what_is_leve
     assert (close.best, close.level) == (False, True)
     assert (last.best, last.level) == (False, False)
     assert best.note == "[0.00900, 0.0120]"
+    few = summary(handmade(ERRORS, marked=False))
+    assert few is not None and "too little data for intervals" in few.caption
 
 
 def test_paired_tests_name_the_better_model_only_where_the_corrected_p_is_small():

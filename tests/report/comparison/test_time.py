@@ -14,7 +14,6 @@ from pibert.report.comparison.time import (
     animation,
     probe_traces,
     rollout,
-    stable_horizon,
     timestep_strip,
 )
 from tests.report.comparison.invented_results import (
@@ -40,7 +39,6 @@ def line_of(ax, colour):
         (timestep_strip, "strip/"),
         (animation, "strip/"),
         (rollout, "rollout/"),
-        (stable_horizon, "rollout/"),
     ],
 )
 def test_without_its_arrays_a_figure_is_left_out(make, arrays):

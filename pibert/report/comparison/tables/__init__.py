@@ -38,7 +38,6 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Benchmark", next_frame.official),
     ("Benchmark", rollouts.official_rollouts),
     ("Benchmark", rollouts.competition),
-    ("Model", next_frame.ensembles),
     ("Cost", cost.cost),
     ("Convergence", cost.tuning),
     ("Convergence", cost.training),

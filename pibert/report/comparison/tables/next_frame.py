@@ -249,30 +249,3 @@ def official(data: DatasetResults) -> Table | None:
     return MetricTable("official", "RealPDEBench metrics, one-step predictions", caption, columns)(
         data
     )
-
-
-def ensembles(data: DatasetResults) -> Table | None:
-    """Scores of single samples and of ensembles, for models that sample."""
-    facts = {m: card for m in data.models if (card := data.first(m).card.get("draws"))}
-    if not facts:
-        return None
-    names = (*data.spec.channels, "all")
-    columns = [
-        Metric("NMSE of a member", "draw_nmse"),
-        Metric("NMSE of the mean", "draws_mean_nmse"),
-        *(Metric(f"spread {name}", "draws_spread", name) for name in names),
-        *(Metric(f"spread-skill {name}", "spread_skill", name, ideal=1.0) for name in names),
-        *(Metric(f"CRPS {name}", "crps", name) for name in names),
-    ]
-    first = next(iter(facts.values()))
-    caption = (
-        f"{first['draws']} ensemble members for each of {first['frames']} evenly spaced test "
-        "frames, physical units. Spread: root mean square of the standard deviation over members. "
-        "Spread-skill: spread over the error of the mean; 1 is reliable, less is overconfident. "
-        "CRPS: for a single prediction it equals the mean absolute error. Models that do not "
-        "sample have no row."
-    )
-    table = MetricTable("ensembles", "Ensembles", caption, columns)(data)
-    if table is None:
-        return None
-    return replace(table, rows=tuple(row for row in table.rows if row[0].text in facts))

@@ -81,7 +81,8 @@ def summary(data: DatasetResults) -> Table | None:
         "(for several seeds: lowest to highest end). Skill is relative to persistence, which has "
         "skill 0. Win rate: share of test frames on which the model has the lowest error; ties are "
         f"shared. {marks(data)} A difference is significant if its 95 % interval, from the same "
-        f"bootstrap resamples for both models, excludes zero.{shared_device_text(data)}"
+        "bootstrap resamples for both models, excludes zero. Intervals cover the choice of test "
+        f"frames only.{shared_device_text(data)}"
     )
     table = table_of(data, "summary", f"{data.name}: next frame, ranked", caption, columns)
     if table is None:

@@ -54,7 +54,7 @@ FILES: dict[str, tuple[bytes, str | None, str | None]] = {
     # name: content, what the badges say, what the message says in place of a prediction
     "three channels": (
         as_npy(np.concatenate([frames(), frames()[:, :1]], 1)),
-        "assumed to be u, v, p; no model takes p",
+        "were taken for u, v, p",
         None,
     ),
     "one channel": (as_npy(frames()[:, :1]), None, "takes 2 channels (u, v), this has 1"),

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from pibert.fields import FieldSpec
 from pibert.models.fourier import analyse, kept_columns, kept_rows, multiply_modes, synthesise
 from pibert.models.layers import Answer, Fields, Parameters
-from pibert.models.stepper import BaselineConfig, Stepper, check_most, with_coordinates, zero
+from pibert.models.stepper import BaselineConfig, Stepper, check_most, zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class FNO2d(Stepper):
     def __init__(self, config: FNO2dConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         d = config.width
-        self.lift = nn.Conv2d(self.num_inputs + 2 + self.num_parameters, d, 1)
+        self.lift = nn.Conv2d(self.num_inputs + self.num_coordinates + self.num_parameters, d, 1)
         self.spectral = nn.ModuleList(
             SpectralConvolution(d, config.modes) for _ in range(config.depth)
         )
@@ -74,7 +74,7 @@ class FNO2d(Stepper):
     def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         padding, last = self.config.padding, self.config.depth - 1
-        z = self.lift(self.with_parameters(with_coordinates(x), parameters))
+        z = self.lift(self.with_parameters(self.with_coordinates(x), parameters))
         if padding:
             grid = self.spec.grid
             z = F.pad(z, (0, padding * (not grid.periodic_x), 0, padding * (not grid.periodic_y)))

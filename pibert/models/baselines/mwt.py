@@ -49,7 +49,7 @@ from pibert.models.layers import (
     constant,
     padded_to_multiple,
 )
-from pibert.models.stepper import BaselineConfig, Stepper, check_most, with_coordinates, zero
+from pibert.models.stepper import BaselineConfig, Stepper, check_most, zero
 
 Rows = tuple[tuple[float, ...], ...]
 """A matrix as plain numbers: a hashable key of cached constants."""
@@ -258,7 +258,9 @@ class MWT(Stepper):
     def __init__(self, config: Any, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         width = config.width * config.order**2
-        self.lift = nn.Conv2d(self.num_inputs + 2 + self.num_parameters, width, 1)
+        self.lift = nn.Conv2d(
+            self.num_inputs + self.num_coordinates + self.num_parameters, width, 1
+        )
         self.blocks = nn.ModuleList(self.block(config, spec.grid) for _ in range(config.blocks))
         self.head = nn.Sequential(
             nn.Conv2d(width, config.head_width, 1),
@@ -279,7 +281,7 @@ class MWT(Stepper):
     def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         levels = self.levels(ny, nx)
-        inputs = self.with_parameters(with_coordinates(x), parameters)
+        inputs = self.with_parameters(self.with_coordinates(x), parameters)
         s = self.lift(padded_to_multiple(inputs, 2**levels)).to(x.dtype)
         for number, block in enumerate(self.blocks):
             s = block(s if number == 0 else s.relu(), levels)

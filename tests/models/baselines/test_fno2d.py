@@ -11,7 +11,6 @@ from torch import Tensor
 from pibert.fields import FieldSpec, Grid
 from pibert.models import count_parameters
 from pibert.models.baselines.fno2d import FNO2d, FNO2dConfig, SpectralConvolution
-from pibert.models.stepper import with_coordinates
 from tests.helpers import tiny_spec
 from tests.physics.helpers import noise
 
@@ -75,7 +74,7 @@ def test_padding_is_zeros_of_the_latent_field_that_are_cropped() -> None:
     model, padded = make(residual=False), make(residual=False, padding=4)
     assert count_parameters(model) == count_parameters(padded)
     x = noise(2, 2, 12, 20)
-    z = F.pad(padded.lift(with_coordinates(x)), (0, 4, 0, 4))
+    z = F.pad(padded.lift(padded.with_coordinates(x)), (0, 4, 0, 4))
     z = F.gelu(padded.spectral[0](z) + padded.skips[0](z))
     z = (padded.spectral[1](z) + padded.skips[1](z))[..., :12, :20]
     expected = padded.read_out(F.gelu(padded.hidden(z)))

@@ -26,6 +26,8 @@ C open.
     A: 3x3 convolution, ReLU, pointwise map      modes of the Fourier transform, each with its own
                                                  matrix, ReLU, pointwise map
     B, C: the same, ``kernel_width`` channels    the same, c k^2 channels between
+    weights start as PyTorch's layers do         the matrices of the modes, T and the head start
+                                                 normal by Xavier's rule
 
 Grids are extended to multiples of 2^levels by repetition; convolutions wrap at periodic sides.
 """
@@ -221,6 +223,8 @@ class FourierKernel(nn.Module):
     def __init__(self, channels: int, modes: int) -> None:
         super().__init__()
         self.spectral = SpectralConvolution(channels, modes)
+        # Xavier's rule for a complex kernel of channels x channels x modes x modes.
+        nn.init.normal_(self.spectral.weight, std=(2 * channels) ** -0.5 / modes)
         self.map = nn.Conv2d(channels, channels, 1)
 
     def forward(self, d: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
@@ -292,3 +296,11 @@ class MWTPublished(MWT):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
     block = PublishedBlock
+
+    def __init__(self, config: MWTPublishedConfig, spec: FieldSpec) -> None:
+        super().__init__(config, spec)
+        coarsest: list[Any] = [block.t for block in self.blocks]
+        for layer in (*coarsest, self.head[0], self.head[-1]):
+            nn.init.xavier_normal_(layer.weight)
+        if config.residual:
+            zero(self.head[-1])

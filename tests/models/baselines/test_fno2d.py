@@ -11,7 +11,7 @@ from torch import Tensor
 from pibert.fields import FieldSpec, Grid
 from pibert.models import count_parameters
 from pibert.models.baselines.fno2d import FNO2d, FNO2dConfig, SpectralConvolution
-from tests.helpers import tiny_spec
+from tests.helpers import assert_close, tiny_spec
 from tests.physics.helpers import noise
 
 SMALL: dict[str, Any] = {"width": 6, "modes": 3, "depth": 2, "head_width": 5}
@@ -46,6 +46,14 @@ def test_the_spectral_product_is_that_of_the_fourier_transform(shape: tuple[int,
     layer = SpectralConvolution(4, 3).double()
     z = noise(2, 4, *shape)
     assert torch.allclose(layer(z), by_fft(layer, z), atol=1e-12)
+
+
+def test_modes_start_uniform_between_zero_and_one_over_the_square_of_the_width() -> None:
+    torch.manual_seed(0)
+    weight = 20**2 * SpectralConvolution(20, 6).weight
+    assert 0 <= weight.min() < 1e-3 and 1 - 1e-3 < weight.max() <= 1
+    assert_close(weight.mean(), 0.5, rtol=0.01)
+    assert_close(weight.var(), 1 / 12, rtol=0.02)
 
 
 def unit_axes(ny: int, nx: int) -> tuple[Tensor, Tensor]:

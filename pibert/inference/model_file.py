@@ -308,7 +308,8 @@ def _check_fit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> N
     if problems:
         raise ValueError(
             f"expected the {len(expected)} tensors that the config asks for, found {_few(problems)}"
-            "; weights and card are not of one model, or this pibert builds it otherwise"
+            "; weights and card are not of one model, or this pibert builds it otherwise: "
+            "train it again"
         )
 
 

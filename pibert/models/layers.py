@@ -49,12 +49,44 @@ def count(start: int, stop: int, step: int = 1, *, device: torch.device) -> Tens
     return torch.arange(start, stop, step, dtype=torch.float64, device=device)
 
 
+def count_coordinates(grid: Grid) -> int:
+    """Return the number of channels of ``point_coordinates``."""
+    return 2 + grid.periodic_x + grid.periodic_y
+
+
+def point_coordinates(
+    grid: Grid, shape: tuple[int, int], like: Tensor, *, start: float = 0.0
+) -> Float[Tensor, "1 k y x"]:
+    """Return the coordinates of the cell centres that every model gets, of x, then of y.
+
+    On an axis between two sides the coordinate runs from ``start`` to 1. On a periodic axis it
+    is an angle from -pi to pi, given as cosine and sine, which have no seam.
+
+    Args:
+        grid: Says which axes are periodic.
+        shape: Rows and columns, also other ones than those of the grid.
+        like: Has the type and the device of the result.
+        start: 0 or -1. A first layer absorbs the difference; saved models depend on it.
+    """
+    periodic = (grid.periodic_y, grid.periodic_x)
+    return _coordinates(periodic, shape, start, like.dtype, like.device)
+
+
 @constant
-def unit_coordinates(ny: int, nx: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return x and y of the cell centres, from 0 to 1 over the grid, as (1, 2, y, x)."""
-    y = (count(0, ny, device=device) + 0.5) / ny
-    x = (count(0, nx, device=device) + 0.5) / nx
-    return torch.stack((x.expand(ny, nx), y[:, None].expand(ny, nx)))[None].to(dtype)
+def _coordinates(
+    periodic: tuple[bool, bool],
+    shape: tuple[int, int],
+    start: float,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Float[Tensor, "1 k y x"]:
+    y, x = ((count(0, size, device=device) + 0.5) / size for size in shape)
+    channels: list[Tensor] = []
+    for place, is_periodic in ((x, periodic[1]), (y[:, None], periodic[0])):
+        angle = torch.pi * (2 * place - 1)
+        between = start + (1 - start) * place
+        channels += (angle.cos(), angle.sin()) if is_periodic else (between,)
+    return torch.stack([channel.expand(shape) for channel in channels])[None].to(dtype)
 
 
 def full_precision(x: Tensor) -> Tensor:

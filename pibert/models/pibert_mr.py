@@ -45,9 +45,11 @@ from pibert.models.layers import (
     Vector,
     constant,
     count,
+    count_coordinates,
     lattice_shape,
     make_mlp,
     padded_to_multiple,
+    point_coordinates,
 )
 from pibert.models.reconstruction import PODModes, first_guess
 from pibert.models.stepper import Stepper, StepperConfig, known_points, zero
@@ -225,9 +227,8 @@ class PIBERTMR(Stepper):
         vorticity = config.vorticity_velocity
         self.terms = EquationTerms(spec, vorticity=vorticity) if config.equation_terms else None
         features = self.in_channels + 1 + (self.terms.num_terms if self.terms is not None else 0)
-        self._periodic = (spec.grid.periodic_y, spec.grid.periodic_x)
         if config.coordinates:
-            features += 2 + sum(self._periodic)
+            features += count_coordinates(spec.grid)
         w, d = config.width, config.token_width
         self.lift = GridConv2d(features, w, 3, spec.grid)
         self.parameter_features = nn.Linear(PARAMETER_WIDTH, w)
@@ -376,7 +377,7 @@ class PIBERTMR(Stepper):
         if self.terms is not None:
             channels.append(self.terms(self._newest(x), known).to(x.dtype))
         if self.config.coordinates:
-            coordinates = _coordinates(self._periodic, shape, x.dtype, x.device)
+            coordinates = point_coordinates(self.spec.grid, shape, x, start=-1.0)
             channels.append(coordinates.expand(x.shape[0], -1, -1, -1))
         return torch.cat(channels, dim=1)
 
@@ -388,16 +389,3 @@ class PIBERTMR(Stepper):
             return None
         residual = self.physics_bias(x, parameters, mask, patch)
         return F.pad(-self.config.attention_bias * residual, (0, self.config.parameter_token))
-
-
-@constant
-def _coordinates(
-    periodic: tuple[bool, bool], shape: tuple[int, int], dtype: torch.dtype, device: torch.device
-) -> Float[Tensor, "1 k y x"]:
-    """Return x and y from -1 to 1; cosine and sine of pi x or pi y on periodic axes (y, x)."""
-    y, x = (2 * (count(0, size, device=device) + 0.5) / size - 1 for size in shape)
-    channels: list[Tensor] = []
-    for coordinate, wraps in ((x, periodic[1]), (y[:, None], periodic[0])):
-        angle = torch.pi * coordinate
-        channels += (angle.cos(), angle.sin()) if wraps else (coordinate,)
-    return torch.stack([channel.expand(shape) for channel in channels])[None].to(dtype)

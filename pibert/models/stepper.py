@@ -21,7 +21,15 @@ from torch import Tensor, nn
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer, with_uniform_state
 from pibert.models.equation_terms import EquationTerms
-from pibert.models.layers import Answer, Fields, Mask, Parameters, Vector, unit_coordinates
+from pibert.models.layers import (
+    Answer,
+    Fields,
+    Mask,
+    Parameters,
+    Vector,
+    count_coordinates,
+    point_coordinates,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +114,7 @@ class Stepper(nn.Module):
         self.config, self.spec = config, spec
         self.in_channels = config.history * len(spec.channels)
         self.out_channels = config.horizon * len(spec.channels)
+        self.num_coordinates = count_coordinates(spec.grid)
         self.num_parameters = len(spec.parameters) if getattr(config, "parameters", False) else 0
         baseline = config if isinstance(config, BaselineConfig) else BaselineConfig()
         self._with_mask = baseline.mask
@@ -193,6 +202,11 @@ class Stepper(nn.Module):
             return x.new_zeros(x.shape[0], PARAMETER_WIDTH)
         vector = torch.where(parameters.isnan(), 0.0, parameters).to(x.dtype)
         return F.pad(vector, (0, PARAMETER_WIDTH - vector.shape[-1]))
+
+    def with_coordinates(self, x: Tensor) -> Tensor:
+        """Append the coordinates of the points, ``num_coordinates`` channels."""
+        coordinates = point_coordinates(self.spec.grid, (x.shape[-2], x.shape[-1]), x)
+        return torch.cat((x, coordinates.expand(x.shape[0], -1, -1, -1)), dim=1)
 
     def with_parameters(self, x: Tensor, parameters: Tensor) -> Tensor:
         """Append the parameters as constant channels if the option ``parameters`` is on."""
@@ -288,13 +302,6 @@ def known_points(mask: Tensor | None, x: Tensor) -> Tensor:
     if mask is None:
         return torch.ones(b, ny, nx, dtype=torch.bool, device=x.device)
     return checked_mask(mask, x).expand(b, 1, ny, nx)[:, 0]
-
-
-def with_coordinates(x: Tensor) -> Tensor:
-    """Append the coordinates x and y, from 0 to 1, as channels."""
-    b, _, ny, nx = x.shape
-    coordinates = unit_coordinates(ny, nx, device=x.device, dtype=x.dtype)
-    return torch.cat((x, coordinates.expand(b, -1, -1, -1)), dim=1)
 
 
 def zero(layer: nn.Module) -> None:

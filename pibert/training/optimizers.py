@@ -12,8 +12,14 @@ Muon: for a weight seen as a matrix with momentum M = U S V^T the step is U V^T,
 cent: five Newton-Schulz steps replace the decomposition. Every direction of the matrix then moves
 at the same speed. The step is scaled by 0.2 sqrt(max(rows, columns)), which gives its entries the
 size of those of AdamW, so that one learning rate serves both (Liu et al., arXiv 2502.16982). Unlike
-``torch.optim.Muon`` this takes the kernels of convolutions, as matrices (out, rest), and the
-complex weights of Fourier layers, one matrix per mode.
+``torch.optim.Muon`` this takes the kernels of convolutions, as matrices (out, rest), those of
+transposed convolutions, as matrices (in, rest), and the complex weights of Fourier layers, one
+matrix per mode. A transposed convolution spreads each input point over a patch of the output by its
+matrix. Step and scale are the same for a matrix and its transpose.
+
+AdamW trains the rest: vectors, matrices with a side shorter than 8, embeddings of words and
+positions, and weights that belong to no linear layer or convolution and are not declared as those
+of a Fourier layer, such as the Fourier layers of neuraloperator.
 
 Reference: K. Jordan et al., Muon: an optimizer for hidden layers in neural networks, 2024.
 """
@@ -108,7 +114,11 @@ def moments(optimizers: Sequence[Optimizer], model: nn.Module) -> dict[str, Tens
 def set_moments(
     optimizers: Sequence[Optimizer], model: nn.Module, stored: Mapping[str, Tensor]
 ) -> None:
-    """Restore the result of ``moments``."""
+    """Restore the result of ``moments``.
+
+    Raises:
+        ValueError: Another optimiser than now has trained a parameter.
+    """
     names = {id(p): name for name, p in model.named_parameters()}
     entries: dict[str, dict[str, Tensor]] = {}
     for path, value in stored.items():
@@ -116,6 +126,14 @@ def set_moments(
         entries.setdefault(name, {})[key] = value
     for optimizer in optimizers:
         members = [p for group in optimizer.param_groups for p in group["params"]]
+        expected = _MUON_MOMENTS if isinstance(optimizer, Muon) else _ADAMW_MOMENTS
+        for name in (names[id(p)] for p in members):
+            if set(entries.get(name, expected)) != expected:
+                raise ValueError(
+                    f"expected the moments {', '.join(sorted(expected))} of {name}, found "
+                    f"{', '.join(sorted(entries[name]))}: another version of pibert trained it "
+                    "with another optimiser"
+                )
         known = {
             number: entries[names[id(p)]]
             for number, p in enumerate(members)
@@ -166,6 +184,10 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
 LEAST_SIDE = 8
 """AdamW trains matrices with a shorter side."""
+MATRIX_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
+"""Layers whose weights, flattened from the second axis on, are the matrices of Muon."""
+_MUON_MOMENTS = frozenset(("momentum_buffer",))
+_ADAMW_MOMENTS = frozenset(("step", "exp_avg", "exp_avg_sq"))
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
@@ -197,7 +219,7 @@ def matrices_of(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     plain: dict[int, Tensor] = {}
     spectral: dict[int, Tensor] = {}
     for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
+        if isinstance(module, MATRIX_LAYERS):
             weight = module.weight
             if weight.requires_grad and min(weight.flatten(1).shape) >= LEAST_SIDE:
                 plain[id(weight)] = weight
@@ -212,7 +234,7 @@ class Muon(Optimizer):
     """Muon of matrices and of the complex weights of Fourier layers.
 
     Args:
-        matrices: Weights (out, ...).
+        matrices: Weights (out, ...), or (in, ...) of transposed convolutions.
         spectral: Complex weights (..., in, out, 2).
         lr: The learning rate.
         weight_decay: Decoupled, as in AdamW.

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from pibert.fields import Boundary, Normalizer, Sides
+from pibert.fields import Boundary, Grid, Normalizer, Sides
 from pibert.inference import read_model, save_model
 from pibert.inference.model_file import fingerprint
 from pibert.models import MODELS, PRESETS, build_model
@@ -226,6 +226,20 @@ def test_weights_that_do_not_fit_are_named(
     extra: dict[str, Any] = {name: torch.ones(1) for name in "abcd"}
     with refused("which the model has not", "1 more"):
         read_model(rewrite(tmp_path, **extra))
+
+
+@pytest.mark.parametrize("name", ["mwt", "unet", "pde-transformer"])
+def test_a_periodic_model_with_two_coordinates_is_refused(tmp_path: Path, name: str) -> None:
+    """As earlier versions built it: now there are a cosine and a sine for each axis."""
+    options = {"coordinates": True} if name == "unet" else {}
+    model = tiny_model(name, tiny_spec(grid=Grid.periodic((16, 16))), **options)
+    first = {"mwt": "lift", "unet": "stem", "pde-transformer": "patches"}[name]
+    weight = getattr(model, first).weight
+    area = 16 if name == "pde-transformer" else 1
+    save_model(tmp_path, model, NORMALIZER, trained={"forward": True})
+    older = weight.detach()[:, : weight.shape[1] - 2 * area].contiguous()
+    with refused(f"{first}.weight torch.float32 {list(older.shape)}", "train it again"):
+        read_model(rewrite(tmp_path, **{f"{first}__weight": older}))
 
 
 def test_a_model_that_cannot_be_read_again_is_not_saved(tmp_path: Path) -> None:

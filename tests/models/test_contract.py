@@ -13,6 +13,7 @@ from torch import Tensor
 from pibert.fields import Normalizer
 from pibert.models import MODELS, PRESETS, build_model, count_parameters, make_config
 from pibert.models.references.simple import Reference
+from pibert.training.optimizers import LEAST_SIDE, matrices_of
 from tests.helpers import TINY_OPTIONS, assert_close, randomise, refused, tiny_model, tiny_spec
 from tests.models.recordings import batches_of
 
@@ -81,6 +82,8 @@ SIZES = {
     "flowers": {"base": 1_564_346, "published": 17_328_402},
 }
 """Parameters of every preset, for two channels in and out on 64 x 64 points; the default first."""
+EMBEDDINGS = ("positions", "positions.table", "embedding.weight")
+"""Ends of the names of learned positions and words, which Muon leaves to AdamW."""
 
 
 def test_every_model_has_presets_and_tiny_options() -> None:
@@ -94,6 +97,32 @@ def test_every_model_has_presets_and_tiny_options() -> None:
 def test_presets_have_the_stated_number_of_parameters(name: str) -> None:
     found = {preset: count_parameters(build_model(name, preset=preset)) for preset in PRESETS[name]}
     assert list(found.items()) == list(SIZES[name].items())
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_muon_takes_all_matrices_but_embeddings(name: str) -> None:
+    """All that are not small: what AdamW trains at Muon's rate would be a handicap of the model."""
+    model = build_model(name)
+    of_modes = {
+        id(getattr(module, weight))
+        for module in model.modules()
+        for weight in getattr(module, "spectral_weights", ())
+    }
+
+    def shortest(p: Tensor) -> int:
+        """Side of the matrix, or of that of each Fourier mode as a real one."""
+        return 2 * min(p.shape[-3:-1]) if id(p) in of_modes else min(p.flatten(1).shape)
+
+    matrices = {
+        key: p
+        for key, p in model.named_parameters()
+        # Complex: the Fourier layers of neuraloperator.
+        if p.requires_grad and p.ndim >= 2 and not p.is_complex() and shortest(p) >= LEAST_SIDE
+    }
+    taken = {id(p) for part in matrices_of(model) for p in part}
+    left = {key: p.numel() for key, p in matrices.items() if id(p) not in taken}
+    assert not [key for key in left if not key.endswith(EMBEDDINGS)]
+    assert sum(left.values()) < 0.05 * sum(p.numel() for p in matrices.values())
 
 
 WRONG: dict[str, dict[str, Any]] = {

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pibert.comparison.presets import PRESETS
 from pibert.fields import Boundary, Grid, Sides
+from pibert.models import layers
 from tests.helpers import TINY_OPTIONS, assert_close, randomise, tiny_model, tiny_spec
 
 SHAPE = (12, 16)
@@ -60,6 +61,40 @@ def test_the_prediction_depends_on_the_place(name: str) -> None:
     model = randomise(tiny_model(name, tiny_spec(SHAPE, grid=grid), **options)).eval()
     change = model(torch.full((1, 2, *SHAPE), 0.7)) - 0.7
     assert (change - change.mean((2, 3), keepdim=True)).abs().max() > 1e-3
+
+
+LEARNED = ("pibert", "fourierflow", "fourierflow-det")
+"""Models with learned positions instead of coordinates."""
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in (*LEARNED, "neuraloperator")])
+@pytest.mark.parametrize("axes", [(True, True), (True, False), (False, False)])
+def test_all_models_get_the_same_coordinates(
+    name: str, axes: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    along_y, along_x = (Boundary.PERIODIC if axis else Boundary.OPEN for axis in axes)
+    grid = Grid(SHAPE, dx=0.3, dy=0.2, sides=Sides(along_x, along_x, along_y, along_y))
+    inputs = {k: v for k, v in CANDIDATES[name].items() if k == "coordinates"}
+    model = tiny_model(name, tiny_spec(SHAPE, grid=grid), **inputs)
+    given: list[Tensor] = []
+
+    def record(*arguments: Any) -> Tensor:
+        given.append(coordinates(*arguments))
+        return given[-1]
+
+    coordinates = layers._coordinates
+    monkeypatch.setattr(layers, "_coordinates", record)
+    model(draw(1, 2, *SHAPE))
+    (found,) = given
+    assert found.shape == (1, 2 + sum(axes), *SHAPE)
+    y, x = ((torch.arange(n, dtype=torch.float64) + 0.5) / n for n in SHAPE)
+    expected = []
+    for place, wraps in ((x, axes[1]), (y[:, None], axes[0])):
+        turn = 2 * torch.pi * place
+        start = -1 if name in ("pibert-mr", "deeponet2d") else 0  # a first layer absorbs it
+        lines = (-turn.cos(), -turn.sin()) if wraps else (start + (1 - start) * place,)
+        expected += [line.expand(SHAPE) for line in lines]
+    assert_close(found[0].double(), torch.stack(expected))
 
 
 @pytest.mark.parametrize("name", NAMES)

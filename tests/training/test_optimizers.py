@@ -19,7 +19,7 @@ from pibert.training.optimizers import (
     set_moments,
     set_rate,
 )
-from tests.helpers import assert_close
+from tests.helpers import assert_close, refused
 from tests.training.setups import make_model
 
 ADAM: dict[str, Any] = {"rate": 1e-2, "weight_decay": 0.1, "betas": (0.9, 0.99)}
@@ -84,6 +84,22 @@ def test_moments_are_restored_by_name_and_the_next_step_is_the_same(name: Any) -
         assert torch.equal(other.state_dict()[key], value), key
 
 
+def test_moments_of_another_optimiser_are_refused() -> None:
+    def stepped(name: Any) -> tuple[nn.Module, list[Any]]:
+        model = nn.Sequential(nn.ConvTranspose2d(8, 8, 2, stride=2))
+        optimizers = build_optimizers(model, name, **ADAM)
+        model(torch.ones(1, 8, 2, 2)).square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        return model, optimizers
+
+    (one, adamw), (other, muon) = stepped("adamw"), stepped("muon")
+    with refused("momentum_buffer of 0.weight", "exp_avg, exp_avg_sq, step", "another version"):
+        set_moments(muon, other, moments(adamw, one))
+    with refused("exp_avg, exp_avg_sq, step of 0.weight", "found momentum_buffer"):
+        set_moments(adamw, one, moments(muon, other))
+
+
 def polar(matrix: Tensor) -> Tensor:
     """U V^H of the singular value decomposition."""
     u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
@@ -120,6 +136,25 @@ def test_every_mode_of_a_fourier_layer_moves_as_a_complex_matrix() -> None:
     assert overlap.min() > 0.7 and overlap.max() < 1.2  # whatever the size of the gradient
 
 
+def test_a_transposed_convolution_moves_as_the_map_of_a_point_to_a_patch() -> None:
+    layer = nn.ConvTranspose2d(10, 12, 2, stride=2, bias=False)
+    taken, _ = matrices_of(layer)
+    assert taken == [layer.weight]
+    layer.weight.grad = torch.randn(10, 12, 2, 2)
+    gradient, before = layer.weight.grad.clone(), layer.weight.detach().clone()
+    Muon(taken, lr=0.1).step()
+    with torch.no_grad():
+        moved = before - layer.weight  # by definition: what each unit vector at a point becomes
+        layer.weight.copy_(moved / 0.1)
+        found = layer(torch.eye(10)[:, :, None, None]).flatten(1)
+        layer.weight.copy_(gradient)
+        expected = polar(layer(torch.eye(10)[:, :, None, None]).flatten(1))
+    # The entries of the step have the size 0.2, like those of AdamW.
+    assert found.square().mean().sqrt().item() == pytest.approx(0.2, rel=0.25)
+    overlap = (found * expected).sum() / 10 / (0.2 * 48**0.5)
+    assert 0.7 < overlap < 1.2
+
+
 def test_momentum_and_decay_are_those_worked_out_by_hand() -> None:
     weight = nn.Parameter(torch.randn(10, 12))
     start, gradients = weight.detach().clone(), [torch.randn(10, 12) for _ in range(2)]
@@ -140,6 +175,9 @@ def test_matrices_are_found_in_layers_and_small_or_frozen_ones_are_not() -> None
             "wide": nn.Linear(16, 20),
             "narrow": nn.Linear(16, 2),
             "kernel": nn.Conv2d(3, 12, 3),
+            "line": nn.Conv1d(12, 16, 1),
+            "doubling": nn.ConvTranspose2d(8, 2, 2, stride=2),
+            "thin": nn.ConvTranspose2d(4, 32, 2, stride=2),
             "depthwise": nn.Conv2d(16, 16, 3, groups=16),
             "frozen": nn.Linear(16, 16),
             "table": nn.Embedding(16, 16),
@@ -149,5 +187,7 @@ def test_matrices_are_found_in_layers_and_small_or_frozen_ones_are_not() -> None
     model["frozen"].requires_grad_(False)
     names = {id(p): name for name, p in model.named_parameters()}
     plain, spectral = ([names[id(p)] for p in part] for part in matrices_of(model))
-    assert plain == ["wide.weight", "kernel.weight", "depthwise.weight"]
+    assert plain == [
+        f"{name}.weight" for name in ("wide", "kernel", "line", "doubling", "depthwise")
+    ]
     assert spectral == ["fourier.positive", "fourier.negative"]

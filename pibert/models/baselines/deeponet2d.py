@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec
-from pibert.models.layers import Answer, Fields, Parameters, unit_coordinates
+from pibert.models.layers import Answer, Fields, Parameters, point_coordinates
 from pibert.models.stepper import BaselineConfig, Stepper, zero
 
 
@@ -73,7 +73,9 @@ class DeepONet2d(Stepper):
             nn.Linear(features, config.branch_width), nn.GELU(), coefficients
         )
         self.trunk = nn.Sequential()
-        for before, after in pairwise((2, *[config.trunk_width] * config.trunk_depth)):
+        for before, after in pairwise(
+            (self.num_coordinates, *[config.trunk_width] * config.trunk_depth)
+        ):
             self.trunk.extend((nn.Linear(before, after), nn.GELU()))
         self.trunk.append(nn.Linear(config.trunk_width, products))
         spread_over_the_domain(self.trunk)
@@ -96,7 +98,7 @@ class DeepONet2d(Stepper):
         self, shape: tuple[int, int], *, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "k p n"]:
         """Return the basis functions at every point of a grid, row by row."""
-        coordinates = 2 * unit_coordinates(*shape, device=like.device, dtype=like.dtype) - 1
+        coordinates = point_coordinates(self.spec.grid, shape, like, start=-1.0)
         values = self.trunk(coordinates[0].flatten(1).mT)
         return values.mT.unflatten(0, (self.out_channels, -1))
 

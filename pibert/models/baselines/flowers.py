@@ -45,7 +45,6 @@ from pibert.models.stepper import (
     Stepper,
     check_most,
     check_multiple,
-    with_coordinates,
     zero,
 )
 
@@ -147,7 +146,9 @@ class Flowers(Stepper):
         def block(num_in: int, num_out: int) -> Block:
             return Block(num_in, num_out, config.heads, self.num_parameters, spec.grid)
 
-        self.lift = nn.Conv2d(self.num_inputs + 2 + self.num_parameters, config.width, 1)
+        self.lift = nn.Conv2d(
+            self.num_inputs + self.num_coordinates + self.num_parameters, config.width, 1
+        )
         self.down = nn.ModuleList(block(width, width) for width in widths[:-1])
         self.halvings = nn.ModuleList(
             nn.Conv2d(width, 2 * width, 2, stride=2) for width in widths[:-1]
@@ -173,7 +174,7 @@ class Flowers(Stepper):
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         ny, nx = x.shape[-2:]
         known = parameters[:, : self.num_parameters]
-        inputs = self.with_parameters(with_coordinates(x), parameters)
+        inputs = self.with_parameters(self.with_coordinates(x), parameters)
         u = self.lift(padded_to_multiple(inputs, 2 ** (self.config.levels - 1)))
         skips = []
         for block, halving in zip(self.down, self.halvings, strict=True):

@@ -7,6 +7,8 @@
 R_l(k) is a separate complex matrix for every kept mode, zero for the others. Kept are the columns
 k_x = 0 ... M-1 and the rows k_y = -M ... M-1, in cycles per domain, so the same weights serve every
 resolution; modes that a grid does not have are dropped. The transforms are real matrix products.
+Real and imaginary parts of R_l(k) start uniform between 0 and 1 / d^2 for d channels, as in the
+authors' code.
 
 ``padding`` extends the latent field by zeros at the right and the top, which separates sides that
 are not periodic; the output is cropped. It counts cells, so a padded model is a different operator
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 from pibert.fields import FieldSpec
 from pibert.models.fourier import analyse, kept_columns, kept_rows, multiply_modes, synthesise
 from pibert.models.layers import Answer, Fields, Parameters
-from pibert.models.stepper import BaselineConfig, Stepper, check_most, with_coordinates, zero
+from pibert.models.stepper import BaselineConfig, Stepper, check_most, zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +58,7 @@ class FNO2d(Stepper):
     def __init__(self, config: FNO2dConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         d = config.width
-        self.lift = nn.Conv2d(self.num_inputs + 2 + self.num_parameters, d, 1)
+        self.lift = nn.Conv2d(self.num_inputs + self.num_coordinates + self.num_parameters, d, 1)
         self.spectral = nn.ModuleList(
             SpectralConvolution(d, config.modes) for _ in range(config.depth)
         )
@@ -69,7 +71,7 @@ class FNO2d(Stepper):
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         ny, nx = x.shape[-2:]
         padding, last = self.config.padding, self.config.depth - 1
-        z = self.lift(self.with_parameters(with_coordinates(x), parameters))
+        z = self.lift(self.with_parameters(self.with_coordinates(x), parameters))
         if padding:
             grid = self.spec.grid
             z = F.pad(z, (0, padding * (not grid.periodic_x), 0, padding * (not grid.periodic_y)))
@@ -90,8 +92,7 @@ class SpectralConvolution(nn.Module):
         self.modes = modes
         self.weight = nn.Parameter(torch.empty(2 * modes, modes, width, width, 2))
         """(row, column, in, out, re and im); rows k_y = 0 ... M-1, then -M ... -1."""
-        # Complex entries of variance 1 / width: a kept mode keeps its size on average.
-        nn.init.normal_(self.weight, std=(2 * width) ** -0.5)
+        nn.init.uniform_(self.weight, 0.0, 1 / width**2)
 
     def forward(self, z: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
         ny, nx = z.shape[-2:]

@@ -26,6 +26,8 @@ C open.
     A: 3x3 convolution, ReLU, pointwise map      modes of the Fourier transform, each with its own
                                                  matrix, ReLU, pointwise map
     B, C: the same, ``kernel_width`` channels    the same, c k^2 channels between
+    weights start as PyTorch's layers do         the matrices of the modes, T and the head start
+                                                 normal by Xavier's rule
 
 Grids are extended to multiples of 2^levels by repetition; convolutions wrap at periodic sides.
 """
@@ -49,7 +51,7 @@ from pibert.models.layers import (
     constant,
     padded_to_multiple,
 )
-from pibert.models.stepper import BaselineConfig, Stepper, check_most, with_coordinates, zero
+from pibert.models.stepper import BaselineConfig, Stepper, check_most, zero
 
 Rows = tuple[tuple[float, ...], ...]
 """A matrix as plain numbers: a hashable key of cached constants."""
@@ -221,6 +223,8 @@ class FourierKernel(nn.Module):
     def __init__(self, channels: int, modes: int) -> None:
         super().__init__()
         self.spectral = SpectralConvolution(channels, modes)
+        # Xavier's rule for a complex kernel of channels x channels x modes x modes.
+        nn.init.normal_(self.spectral.weight, std=(2 * channels) ** -0.5 / modes)
         self.map = nn.Conv2d(channels, channels, 1)
 
     def forward(self, d: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
@@ -257,7 +261,9 @@ class MWT(Stepper):
     def __init__(self, config: Any, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         width = config.width * config.order**2
-        self.lift = nn.Conv2d(self.num_inputs + 2 + self.num_parameters, width, 1)
+        self.lift = nn.Conv2d(
+            self.num_inputs + self.num_coordinates + self.num_parameters, width, 1
+        )
         self.blocks = nn.ModuleList(self.block(config, spec.grid) for _ in range(config.blocks))
         self.head = nn.Sequential(
             nn.Conv2d(width, config.head_width, 1),
@@ -275,7 +281,7 @@ class MWT(Stepper):
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         ny, nx = x.shape[-2:]
         levels = self.levels(ny, nx)
-        inputs = self.with_parameters(with_coordinates(x), parameters)
+        inputs = self.with_parameters(self.with_coordinates(x), parameters)
         s = self.lift(padded_to_multiple(inputs, 2**levels)).to(x.dtype)
         for number, block in enumerate(self.blocks):
             s = block(s if number == 0 else s.relu(), levels)
@@ -286,3 +292,11 @@ class MWTPublished(MWT):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
     block = PublishedBlock
+
+    def __init__(self, config: MWTPublishedConfig, spec: FieldSpec) -> None:
+        super().__init__(config, spec)
+        coarsest: list[Any] = [block.t for block in self.blocks]
+        for layer in (*coarsest, self.head[0], self.head[-1]):
+            nn.init.xavier_normal_(layer.weight)
+        if config.residual:
+            zero(self.head[-1])

@@ -48,7 +48,6 @@ from pibert.models.stepper import (
     Stepper,
     check_most,
     check_multiple,
-    with_coordinates,
     zero,
 )
 
@@ -244,7 +243,7 @@ class PDETransformer(Stepper):
         super().__init__(config, spec)
         grid, area, self.levels = spec.grid, config.patch**2, len(config.depths) // 2
         widths = [config.width * 2**level for level in range(self.levels + 1)]
-        self.patches = nn.Linear((self.num_inputs + 2) * area, config.width)
+        self.patches = nn.Linear((self.num_inputs + self.num_coordinates) * area, config.width)
         self.embeddings = nn.ModuleList(Embedding(self.num_parameters, width) for width in widths)
         down, bottom, up = (
             config.depths[: self.levels],
@@ -293,7 +292,7 @@ class PDETransformer(Stepper):
     def _decoded(self, x: Tensor, parameters: Tensor) -> Tensor:
         """Return the tokens before the head on the extended lattice, (b, 2d, v, w)."""
         patch = self.config.patch
-        x = padded_to_multiple(with_coordinates(x), patch * 2**self.levels)
+        x = padded_to_multiple(self.with_coordinates(x), patch * 2**self.levels)
         lattice = lattice_shape((x.shape[-2], x.shape[-1]), patch)
         tokens = self.patches(to_patches(x, patch)).mT.unflatten(-1, lattice)
         embeddings = [embed(parameters[:, : self.num_parameters]) for embed in self.embeddings]

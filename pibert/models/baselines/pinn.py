@@ -1,6 +1,6 @@
 """Amortised PINN: a pointwise map, trained with the PDE residual of its output.
 
-    (fields at a point, x, y) -> layers of tanh -> fields of the next frame at that point
+    (fields and coordinates of a point) -> layers of tanh -> fields of the next frame at that point
 
 One set of weights serves every flow. The published size is that of six layers of 64. The objective
 is ``training/pde_residual.py``: the supervised loss plus a weight times the squared residual.
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec
 from pibert.models.layers import Answer, Fields, Mask, Parameters, Vector, full_precision
-from pibert.models.stepper import BaselineConfig, Stepper, checked_mask, with_coordinates, zero
+from pibert.models.stepper import BaselineConfig, Stepper, checked_mask, zero
 from pibert.physics.derivatives import ddx, ddy, evaluate_known
 
 
@@ -62,7 +62,7 @@ class PINN(Stepper):
 
     def __init__(self, config: PINNConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
-        inputs = self.num_inputs + 2 + self.num_parameters
+        inputs = self.num_inputs + self.num_coordinates + self.num_parameters
         self.network = TanhNetwork((inputs, *[config.width] * config.depth, self.out_channels))
         if config.residual:
             zero(self.network[-1])
@@ -83,11 +83,20 @@ class PINN(Stepper):
         known = None if mask is None else checked_mask(mask, x)
         slopes, defined = self._slopes(x, known)
         grid, (ny, nx) = self.spec.grid, x.shape[-2:]
-        extents, tangents = (nx * grid.dx, ny * grid.dy), []
-        for axis, (slope, extent) in enumerate(zip(slopes, extents, strict=True)):
-            rest = slope.new_zeros(*slope.shape[:1], inputs.shape[-1] - slope.shape[1], ny, nx)
-            rest[:, axis] = 1 / extent  # the network sees coordinates from 0 to 1 over the grid
-            tangents.append(torch.cat((slope, rest), dim=1).movedim(1, -1))
+        axes = ((nx * grid.dx, grid.periodic_x), (ny * grid.dy, grid.periodic_y))
+        tangents: list[Tensor] = []
+        place = x.shape[1]  # of the coordinates of an axis among the inputs
+        for slope, (extent, wraps) in zip(slopes, axes, strict=True):
+            tangent = torch.zeros_like(inputs)
+            tangent[..., : x.shape[1]] = slope.movedim(1, -1)
+            if wraps:  # the cosine and the sine of an angle
+                cosine, sine = inputs[..., place], inputs[..., place + 1]
+                tangent[..., place] = -2 * torch.pi / extent * sine
+                tangent[..., place + 1] = 2 * torch.pi / extent * cosine
+            else:  # from 0 to 1 over the grid
+                tangent[..., place] = 1 / extent
+            place += 1 + wraps
+            tangents.append(tangent)
         with torch.autocast(x.device.type, enabled=False):  # differences need the digits
             change, derivatives = self.network.push(inputs, torch.stack(tangents))
         field, (along_x, along_y) = change.movedim(-1, 1), derivatives.movedim(-1, 2)
@@ -99,7 +108,7 @@ class PINN(Stepper):
 
     def _inputs(self, x: Tensor, parameters: Tensor) -> Tensor:
         """Return the inputs of every point, (b, y, x, input)."""
-        return self.with_parameters(with_coordinates(x), parameters).movedim(1, -1)
+        return self.with_parameters(self.with_coordinates(x), parameters).movedim(1, -1)
 
     def _slopes(self, x: Tensor, known: Tensor | None) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Return derivatives of the input, zero where undefined, and where they are defined."""

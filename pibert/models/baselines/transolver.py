@@ -32,7 +32,6 @@ from pibert.models.stepper import (
     BaselineConfig,
     Stepper,
     check_multiple,
-    with_coordinates,
     zero,
 )
 
@@ -121,7 +120,9 @@ class Transolver(Stepper):
     def __init__(self, config: TransolverConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         width = config.width
-        self.embedding = make_mlp(self.num_inputs + 2 + self.num_parameters, 2 * width, width)
+        self.embedding = make_mlp(
+            self.num_inputs + self.num_coordinates + self.num_parameters, 2 * width, width
+        )
         self.blocks = nn.ModuleList(Block(config, spec.grid) for _ in range(config.depth))
         self.norm = nn.LayerNorm(width)
         self.read_out = nn.Linear(width, self.out_channels)
@@ -130,7 +131,7 @@ class Transolver(Stepper):
             zero(self.read_out)
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
-        inputs = self.with_parameters(with_coordinates(x), parameters)
+        inputs = self.with_parameters(self.with_coordinates(x), parameters)
         tokens = self.embedding(inputs.permute(0, 2, 3, 1))
         for block in self.blocks:
             tokens = block(tokens)

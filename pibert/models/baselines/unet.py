@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid
 from pibert.models.layers import Answer, Fields, GridConv2d, Parameters, padded_to_multiple
-from pibert.models.stepper import BaselineConfig, Stepper, check_most, with_coordinates, zero
+from pibert.models.stepper import BaselineConfig, Stepper, check_most, zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +90,8 @@ class UNet(Stepper):
         def blocks(width: int, count: int = config.blocks) -> nn.Sequential:
             return nn.Sequential(*(Block(width, spec.grid) for _ in range(count)))
 
-        inputs = self.num_inputs + 2 * config.coordinates + self.num_parameters
+        inputs = self.num_inputs + self.num_parameters
+        inputs += self.num_coordinates if config.coordinates else 0
         self.stem = GridConv2d(inputs, config.width, 3, grid=spec.grid)
         self.down_blocks = nn.ModuleList(blocks(width) for width in widths)
         self.halvings = nn.ModuleList(
@@ -114,7 +115,8 @@ class UNet(Stepper):
 
     def _decoded(self, x: Tensor, parameters: Tensor) -> Tensor:
         """Return the features before the head on the extended grid."""
-        x = self.with_parameters(with_coordinates(x) if self.config.coordinates else x, parameters)
+        x = self.with_coordinates(x) if self.config.coordinates else x
+        x = self.with_parameters(x, parameters)
         x = padded_to_multiple(x, 2**self.config.stages)
         # Norms and linear layers need no transposition in channels-last layout.
         features = self.stem(x.contiguous(memory_format=torch.channels_last))

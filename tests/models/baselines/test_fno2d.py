@@ -11,8 +11,7 @@ from torch import Tensor
 from pibert.fields import FieldSpec, Grid
 from pibert.models import count_parameters
 from pibert.models.baselines.fno2d import FNO2d, FNO2dConfig, SpectralConvolution
-from pibert.models.stepper import with_coordinates
-from tests.helpers import tiny_spec
+from tests.helpers import assert_close, tiny_spec
 from tests.physics.helpers import noise
 
 SMALL: dict[str, Any] = {"width": 6, "modes": 3, "depth": 2, "head_width": 5}
@@ -49,6 +48,14 @@ def test_the_spectral_product_is_that_of_the_fourier_transform(shape: tuple[int,
     assert torch.allclose(layer(z), by_fft(layer, z), atol=1e-12)
 
 
+def test_modes_start_uniform_between_zero_and_one_over_the_square_of_the_width() -> None:
+    torch.manual_seed(0)
+    weight = 20**2 * SpectralConvolution(20, 6).weight
+    assert 0 <= weight.min() < 1e-3 and 1 - 1e-3 < weight.max() <= 1
+    assert_close(weight.mean(), 0.5, rtol=0.01)
+    assert_close(weight.var(), 1 / 12, rtol=0.02)
+
+
 def unit_axes(ny: int, nx: int) -> tuple[Tensor, Tensor]:
     y, x = (torch.arange(n, dtype=torch.float64) / n for n in (ny, nx))
     return y[:, None], x
@@ -75,7 +82,7 @@ def test_padding_is_zeros_of_the_latent_field_that_are_cropped() -> None:
     model, padded = make(residual=False), make(residual=False, padding=4)
     assert count_parameters(model) == count_parameters(padded)
     x = noise(2, 2, 12, 20)
-    z = F.pad(padded.lift(with_coordinates(x)), (0, 4, 0, 4))
+    z = F.pad(padded.lift(padded.with_coordinates(x)), (0, 4, 0, 4))
     z = F.gelu(padded.spectral[0](z) + padded.skips[0](z))
     z = (padded.spectral[1](z) + padded.skips[1](z))[..., :12, :20]
     expected = padded.read_out(F.gelu(padded.hidden(z)))

@@ -14,6 +14,7 @@ from pibert.models.baselines.mwt import (
     Block,
     Multiwavelets,
     MWTConfig,
+    MWTPublished,
     MWTPublishedConfig,
     PublishedBlock,
     filter_matrix,
@@ -121,6 +122,21 @@ def test_a_published_block_is_the_published_formula() -> None:
                 expected = expected + torch.einsum("ji,bcjyx->bciyx", both, cells)
             part = found.view(2, 3, 4, 6, 8)[..., row::2, column::2]
             assert_close(part, expected, rtol=1e-10)
+
+
+def test_published_weights_start_by_xaviers_rule() -> None:
+    torch.manual_seed(0)
+    config = MWTPublishedConfig(order=3, width=4, modes=8, residual=False)
+    model: Any = MWTPublished(config, FieldSpec())
+    authors = torch.empty(36, 36, 8, 8, dtype=torch.cfloat)
+    torch.nn.init.xavier_normal_(authors)
+    size = torch.view_as_real(authors).std().item()
+    for block in model.blocks:
+        assert block.a.spectral.weight.mean().abs() < 0.02 * size
+        assert block.a.spectral.weight.std().item() == pytest.approx(size, rel=0.02)
+        assert block.t.weight.std().item() == pytest.approx(36**-0.5, rel=0.1)
+    for layer, fans in ((model.head[0], 36 + 128), (model.head[-1], 128 + 2)):
+        assert layer.weight.std().item() == pytest.approx((2 / fans) ** 0.5, rel=0.2)
 
 
 def test_a_published_block_loses_waves_along_one_axis_alone() -> None:

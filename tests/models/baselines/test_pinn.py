@@ -6,18 +6,34 @@ from typing import Any
 import pytest
 import torch
 
-from pibert.fields import FieldSpec, Grid
+from pibert.fields import Boundary, FieldSpec, Grid, Sides
 from pibert.models.baselines.pinn import PINN, PINNConfig
 from pibert.physics.derivatives import ddx, ddy
-from tests.helpers import randomise, tiny_spec
+from tests.helpers import assert_close, randomise, tiny_spec
 from tests.physics.helpers import noise
 
 SMALL: dict[str, Any] = {"width": 12, "depth": 3}
+PERIODIC, OPEN = Boundary.PERIODIC, Boundary.OPEN
+WALLS, ROUND = Sides(*[OPEN] * 4), Sides(*[PERIODIC] * 4)
 
 
 def make(spec: FieldSpec | None = None, **options: Any) -> Any:
     model: Any = PINN(PINNConfig(**(SMALL | options)), spec or tiny_spec((9, 13)))
     return randomise(model).double()
+
+
+@pytest.mark.parametrize("sides", [WALLS, ROUND, Sides(PERIODIC, PERIODIC, OPEN, OPEN)])
+def test_derivatives_of_the_coordinates_are_those_along_the_axes(sides: Sides) -> None:
+    """Of a network that reads the coordinates alone, against differences on a fine grid."""
+    n = 400
+    model = make(tiny_spec((n, n), grid=Grid((n, n), dx=0.3, dy=0.7, sides=sides)), residual=False)
+    with torch.no_grad():
+        model.network[0].weight[:, :2] = 0.0
+    found = model.total_derivatives(torch.zeros(1, 2, n, n, dtype=torch.float64))
+    inner = (..., slice(1, -1), slice(1, -1))
+    for derivative, (axis, step) in ((found.along_x, (3, 0.3)), (found.along_y, (2, 0.7))):
+        ahead, behind = found.field.roll(-1, axis), found.field.roll(1, axis)
+        assert_close(derivative[inner], ((ahead - behind) / (2 * step))[inner], rtol=1e-3)
 
 
 @pytest.mark.parametrize("options", [{}, {"residual": False}, {"history": 2, "horizon": 2}])

@@ -289,3 +289,17 @@ def test_a_mirrored_vorticity_changes_its_sign() -> None:
     assert mirrored.spec.grid.sides.left == flow.spec.grid.sides.right
     # Rows stored from top to bottom are no mirror image.
     assert torch.equal(flip_recordings(recorded(flow), ("y",))[0].read(), flow.read().flip(-2))
+
+
+def test_the_ends_of_an_interval_are_exchanged_where_their_component_changes_its_sign() -> None:
+    flow = make_trajectory(channels=("u", "v", "omega", "u_low", "u_high", "v_low", "omega_low"))
+    fields = flow.read().flip(-1)
+    reversed_ = flip_recordings(recorded(flow), ("x",))[0]
+    assert torch.equal(reversed_.read(), fields)  # no component changes
+    bounds = make_trajectory(channels=("u", "v", "u_low", "u_high"))
+    mirrored = flip_recordings(recorded(bounds), ("x", "u"))[0]
+    u, v, low, high = bounds.read().flip(-1).unbind(1)
+    assert torch.equal(mirrored.read(), torch.stack((-u, v, -high, -low), dim=1))
+    assert torch.equal(mirrored.read(slice(2, 3), [3])[:, 0], -low[2:3])
+    with refused("v_low", "v_high"):
+        flip_recordings(recorded(flow), ("y", "v"))[0]

@@ -316,6 +316,8 @@ def _read_moving(base: Trajectory, valid: Mask, frames: slice) -> Tensor:
 FLIPS = ("x", "y", "u", "v")
 _AXES = {"x": -1, "y": -2}
 _VORTICITY = ("omega", "vorticity")
+_OPPOSITE = {"low": "high", "high": "low"}
+"""Ends of prediction intervals, ``u_low`` and ``u_high``: those of ``-u`` are exchanged."""
 _DIRECTED = re.compile(r"(.*_)?[uv](_.*)?")
 """Names of channels that belong to one component, such as ``u_low`` or ``uncertainty_u``."""
 
@@ -342,7 +344,7 @@ def flip_trajectory(trajectory: Trajectory, flip: tuple[str, ...]) -> Trajectory
             f"{', '.join(spec.channels)}"
         )
     mirrored = ({"x", "u"} <= {*flip}) != ({"y", "v"} <= {*flip})
-    negative = {*flip, *(_VORTICITY if mirrored else ())}
+    order, signs = _reflected(spec.channels, {*flip, *(_VORTICITY if mirrored else ())})
     left, right, bottom, top = spec.grid.sides
     if "x" in flip:
         left, right = right, left
@@ -353,9 +355,27 @@ def flip_trajectory(trajectory: Trajectory, flip: tuple[str, ...]) -> Trajectory
         partial(torch.flip, dims=tuple(_AXES[name] for name in flip if name in _AXES)),
         replace(spec.grid, body=None, sides=Sides(left, right, bottom, top)),
         {**trajectory.local, "flip": list(flip)},
-        order=range(len(spec.channels)),
-        signs=[-1.0 if name in negative else 1.0 for name in spec.channels],
+        order=order,
+        signs=signs,
     )
+
+
+def _reflected(names: Sequence[str], negative: set[str]) -> tuple[list[int], list[float]]:
+    """Return which channel becomes each one, and its sign; ``-high`` is the lower end of ``-u``."""
+    order, signs = list(range(len(names))), [1.0] * len(names)
+    for index, name in enumerate(names):
+        stem, _, end = name.rpartition("_")
+        other = f"{stem}_{_OPPOSITE.get(end)}"
+        if name in negative:
+            signs[index] = -1.0
+        elif stem in negative and end in _OPPOSITE:
+            if other not in names:
+                raise ValueError(
+                    f"{name!r} is one end of an interval, and the other, {other!r}, is missing; "
+                    "leave it out, or add the other"
+                )
+            order[index], signs[index] = names.index(other), -1.0
+    return order, signs
 
 
 def rotate_recordings(

@@ -345,6 +345,26 @@ def test_errors_of_flows_beyond_the_training_range(extrapolated: Path, tmp_path:
     assert "re2000" in shown and "2000 *" in shown and "outside the training range" in shown
 
 
+def test_flows_without_the_parameter_of_the_model_get_a_note(
+    extrapolated: Path, tmp_path: Path
+) -> None:
+    flows = prepare(load_experiment(extrapolated.parent / "plan.toml").data).trajectories[:2]
+    plain = [replace(flow, local={}, source={}) for flow in flows]
+    unstated = [replace(flow, parameters={}) for flow in plain]
+    notes = []
+    for name, kept in (("known", plain), ("bare", unstated), ("some", [plain[0], unstated[1]])):
+        write(tmp_path / f"{name}.h5", kept)
+        result = call("evaluate", extrapolated, "--data", tmp_path / f"{name}.h5")
+        assert result.exit_code == 0, result.output
+        notes.append(" ".join(result.stderr.split()))
+    known, bare, some = notes
+    assert "no value of Re" not in known
+    assert "no value of Re, damping is given" in bare and "--parameter Re=NUMBER" in bare
+    assert "some flows: no value of Re" in some and "convert those without it" in some
+    given = ("--data", tmp_path / "bare.h5", "--parameter", "Re=300", "--out", tmp_path)
+    assert "no value of Re" not in call("evaluate", extrapolated, *given).stderr
+
+
 def test_flows_beyond_the_training_range_do_not_calibrate(extrapolated: Path) -> None:
     result = call("calibrate", extrapolated)
     assert result.exit_code != 0

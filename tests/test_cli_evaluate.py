@@ -377,3 +377,14 @@ def test_training_states_the_ranges_of_a_split(extrapolated: Path, tmp_path: Pat
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     assert "7 flows split by Re, training 100 to 500, testing 1000 to 2000" in text
+
+
+def test_flows_in_finer_steps_are_refused_with_a_command_that_fits(
+    in_metres: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(in_metres.parent)
+    for dt, remedy in (("0.05", "pibert convert FILE NAME.h5 --stride 2"), ("0.07", "--dt")):
+        result = call("evaluate", in_metres, "--data", "bare.npz", "--dt", dt, "--out", "finer")
+        said = " ".join(result.stderr.split())
+        assert result.exit_code == 2 and f"found {dt}" in said and remedy in said
+        assert "data.stride" not in said and ("--stride" in said) == (dt == "0.05")

@@ -162,8 +162,11 @@ def check_fields(spec: FieldSpec, flows: Flows, where: Path | str) -> None:
             f"{theirs.grid.shape}; resample them with data.size"
         )
     if spec.dt and theirs.dt and abs(spec.dt - theirs.dt) > 1e-3 * spec.dt:
+        every = round(spec.dt / theirs.dt)
+        fits = every > 1 and abs(every * theirs.dt - spec.dt) <= 1e-3 * spec.dt
+        remedy = f"keep one frame of {every}: pibert convert FILE NAME.h5 --stride {every}"
         raise ValueError(
             f"{where}: expected frames dt = {spec.dt:g} apart, the time step of the model, found "
-            f"{theirs.dt:g}; use every Nth frame (data.stride), or state the time step if the file "
-            "does not: --dt"
+            f"{theirs.dt:g}; {remedy if fits else 'give flows with its time step'}; or state the "
+            "time step if the file does not: --dt"
         )

@@ -46,6 +46,14 @@ def opened(
         ("x;y\n1,0D-03;2\n", ("x", "y"), [[0.001, 2]]),
         ("# x y\n1D2 3\n4 5\n", ("x", "y"), [[100, 3], [4, 5]]),
         ("x,y,u\n1,2,NA\n3,4,5\n", ("x", "y", "u"), [[1, 2, np.nan], [3, 4, 5]]),
+        ("x [m];y;\n1;2;\n3;4;\n", ("x [m]", "y"), [[1, 2], [3, 4]]),
+        ("x,y,\n1,2\n", ("x", "y"), [[1, 2]]),
+        ("x;y;-\n1;2;3\n", ("x", "y", "-"), [[1, 2, 3]]),
+        ("x,u\n[mm],[m/s]\n1,2\n", ("x [mm]", "u [m/s]"), [[1, 2]]),
+        ("x;u;k;\nmm;m/s;-;\n1,5;2;3;\n", ("x [mm]", "u [m/s]", "k [-]"), [[1.5, 2, 3]]),
+        ("# x u\n# (px) (px/frame)\n1 2\n", ("x [px]", "u [px/frame]"), [[1, 2]]),
+        ("two words\nx px,u pixel\n1,2\n", ("x px", "u pixel"), [[1, 2]]),
+        ("of one flow\nm s\n1 2\n", ("m", "s"), [[1, 2]]),
         ("2 - 3\nx y\n1 2\n", ("x", "y"), [[1, 2]]),
         ("u,x,y\n1,2,3\n#N/A,4,5\n", ("u", "x", "y"), [[1, 2, 3], [np.nan, 4, 5]]),
     ],
@@ -123,6 +131,15 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
         opened(*given, channels={"u": "p", "s": "p"})
     with pytest.raises(SourceError, match="m and mm"):
         opened(tmp_path, "x [mm],y [m],u,v", [X, Y, X, Y])
+
+
+def test_units_in_a_line_below_the_names_are_those_of_the_columns(tmp_path: Path) -> None:
+    for name, units in (("a", "[mm];[mm];[cm/s];[cm/s]"), ("b", "mm;mm;cm/s;cm/s")):
+        rows = text_of([X, Y, X + Y, X * Y], ";").replace(".", ",")
+        (tmp_path / f"{name}.csv").write_text(f"x;y;u;v\n{units}\n{rows}".replace("\n", ";\n"))
+        flow = open_recordings(tmp_path / f"{name}.csv")[0]
+        assert flow.spec.units == ("cm/s", "cm/s") and flow.length_unit == "mm"
+        np.testing.assert_allclose(flow.read()[0, 0].flatten(), X + Y, rtol=1e-6)
 
 
 def test_a_column_of_marks_is_a_channel_where_it_is_named_as_one(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from pibert.data.readers.recordings import SourceError
+from pibert.data.units import PIXEL, parse_unit
 from pibert.files import require_regular
 
 _ALWAYS = 256 << 20
@@ -401,14 +402,34 @@ def _numbers_of(path: Path, line: int, cells: Sequence[str]) -> list[float]:
 
 
 def _find_names(comments: Sequence[str], width: int) -> tuple[str, ...] | None:
-    """Return the names of the columns if the last line of the header has this number of names."""
+    """Return the names of the columns if the last line of the header has this number of names.
+
+    A last line of units belongs to the names in the line before it.
+    """
     whole = " ".join(comments)
     if re.search(r"\bVARIABLES\s*=", whole, re.IGNORECASE):
         declared = re.split(r"\bVARIABLES\s*=", whole, maxsplit=1, flags=re.IGNORECASE)[1]
         declared = re.split(r"\b(?:ZONE|DATASETAUXDATA)\b", declared, maxsplit=1)[0]
-        names = _QUOTED.findall(declared) or re.split(r"[\s,]+", declared.strip(" ,"))
-        return tuple(name.strip() for name in names) if len(names) == width else None
-    line = comments[-1] if comments else ""
+        listed = _QUOTED.findall(declared) or re.split(r"[\s,]+", declared.strip(" ,"))
+        return tuple(name.strip() for name in listed) if len(listed) == width else None
+    names = _split_names(comments[-1], width) if comments else None
+    if names is None or not all(map(_is_unit, names)) or {*names} == {"-"}:
+        return names
+    before = _split_names(comments[-2], width) if len(comments) > 1 else None
+    if before is None or all(map(_is_unit, before)):
+        return names
+    units = (unit.strip("[]() ") for unit in names)
+    return tuple(f"{name} [{unit}]" for name, unit in zip(before, units, strict=True))
+
+
+def _is_unit(text: str) -> bool:
+    if (text[0] in "[(" and text[-1] in "])") or text == "-":
+        return True
+    return parse_unit(text) is not None or (PIXEL.match(text) is not None and " " not in text)
+
+
+def _split_names(line: str, width: int) -> tuple[str, ...] | None:
+    """Return this number of names in a line; None if it has another number, or numbers."""
     for cells in (
         next(csv.reader([line], skipinitialspace=True), []),
         line.split("\t"),
@@ -421,6 +442,9 @@ def _find_names(comments: Sequence[str], width: int) -> tuple[str, ...] | None:
         names = [cell.strip().strip("\"'") for cell in cells]
         if any(names) and not names[0]:
             names[0] = "column 1"  # the numbers of the rows, as pandas writes them
-        if len(names) == width and all(names) and all(_number(name) is None for name in names):
+        if len(names) == width + 1 and not names[-1]:
+            names.pop()  # a separator at the end of the line
+        numeric = any(_is_number(name) or name.lower() == "nan" for name in names)
+        if len(names) == width and all(names) and not numeric:
             return tuple(names)
     return None

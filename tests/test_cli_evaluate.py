@@ -345,6 +345,26 @@ def test_errors_of_flows_beyond_the_training_range(extrapolated: Path, tmp_path:
     assert "re2000" in shown and "2000 *" in shown and "outside the training range" in shown
 
 
+def test_flows_without_the_parameter_of_the_model_get_a_note(
+    extrapolated: Path, tmp_path: Path
+) -> None:
+    flows = prepare(load_experiment(extrapolated.parent / "plan.toml").data).trajectories[:2]
+    plain = [replace(flow, local={}, source={}) for flow in flows]
+    unstated = [replace(flow, parameters={}) for flow in plain]
+    notes = []
+    for name, kept in (("known", plain), ("bare", unstated), ("some", [plain[0], unstated[1]])):
+        write(tmp_path / f"{name}.h5", kept)
+        result = call("evaluate", extrapolated, "--data", tmp_path / f"{name}.h5")
+        assert result.exit_code == 0, result.output
+        notes.append(" ".join(result.stderr.split()))
+    known, bare, some = notes
+    assert "no value of Re" not in known
+    assert "no value of Re, damping is given" in bare and "--parameter Re=NUMBER" in bare
+    assert "some flows: no value of Re" in some and "convert those without it" in some
+    given = ("--data", tmp_path / "bare.h5", "--parameter", "Re=300", "--out", tmp_path)
+    assert "no value of Re" not in call("evaluate", extrapolated, *given).stderr
+
+
 def test_flows_beyond_the_training_range_do_not_calibrate(extrapolated: Path) -> None:
     result = call("calibrate", extrapolated)
     assert result.exit_code != 0
@@ -357,3 +377,14 @@ def test_training_states_the_ranges_of_a_split(extrapolated: Path, tmp_path: Pat
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     assert "7 flows split by Re, training 100 to 500, testing 1000 to 2000" in text
+
+
+def test_flows_in_finer_steps_are_refused_with_a_command_that_fits(
+    in_metres: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(in_metres.parent)
+    for dt, remedy in (("0.05", "pibert convert FILE NAME.h5 --stride 2"), ("0.07", "--dt")):
+        result = call("evaluate", in_metres, "--data", "bare.npz", "--dt", dt, "--out", "finer")
+        said = " ".join(result.stderr.split())
+        assert result.exit_code == 2 and f"found {dt}" in said and remedy in said
+        assert "data.stride" not in said and ("--stride" in said) == (dt == "0.05")

@@ -19,6 +19,7 @@ from pibert.experiments.run_folder import experiment_of, unfinished
 from pibert.fields import FieldSpec
 from pibert.inference import Predictor, load
 from pibert.inference.model_file import stated_in
+from pibert.inference.model_input import unknown_parameters
 from pibert.inference.recording import fit_units, units_of
 from pibert.notes import Note, warn
 
@@ -62,6 +63,14 @@ def flows_to_score(
         )
         remedy = "without --data a run is scored only on its test split"
         warn(Note("training-data", text, remedy))
+    names = {*predictor.spec.parameter_names}
+    given = [names & flow.parameters.keys() for flow in flows.trajectories]
+    everywhere = set.intersection(*given)
+    some = any(own != everywhere for own in given)
+    how = "convert those without it with --parameter {name}=NUMBER, then join them"
+    how = how if some else "--parameter {name}=NUMBER"
+    for note in unknown_parameters(predictor.spec, dict.fromkeys(everywhere), how):
+        warn(replace(note, text=f"some flows: {note.text}") if some else note)
     for trajectory in flows.trajectories:
         if sizes := trajectory.local.get("resize"):
             old, new = (" x ".join(map(str, sizes[end])) for end in ("from", "to"))
@@ -153,8 +162,11 @@ def check_fields(spec: FieldSpec, flows: Flows, where: Path | str) -> None:
             f"{theirs.grid.shape}; resample them with data.size"
         )
     if spec.dt and theirs.dt and abs(spec.dt - theirs.dt) > 1e-3 * spec.dt:
+        every = round(spec.dt / theirs.dt)
+        fits = every > 1 and abs(every * theirs.dt - spec.dt) <= 1e-3 * spec.dt
+        remedy = f"keep one frame of {every}: pibert convert FILE NAME.h5 --stride {every}"
         raise ValueError(
             f"{where}: expected frames dt = {spec.dt:g} apart, the time step of the model, found "
-            f"{theirs.dt:g}; use every Nth frame (data.stride), or state the time step if the file "
-            "does not: --dt"
+            f"{theirs.dt:g}; {remedy if fits else 'give flows with its time step'}; or state the "
+            "time step if the file does not: --dt"
         )

@@ -16,6 +16,7 @@ process unless they state ``ISOLATED = True``.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,9 @@ UPLOADS = tuple(dict.fromkeys(end for own in _OWN.values() for end in getattr(ow
 _LAYOUT = ("channels", "axes", "shape")
 """Hints on the layout of arrays."""
 
+_TEXTS = {*piv.UPLOADS, *table.UPLOADS}
+_MOST_TRIED = 20
+"""Files in folders to look into."""
 _ADVICE = {
     (".pt", ".pth", ".pkl", ".pickle"): "it may hold code, so it is not opened; save the arrays "
     "with numpy.savez",
@@ -153,12 +157,27 @@ def identify(path: Path | str, *, isolate: bool | Limits = True) -> str:
             "a folder of .npz and other files; name those that are flows with a quoted pattern: "
             f"'{path}/*.npz'"
         )
+    elif path.is_dir() and (pattern := _pattern_of_folders(path)):
+        problem = (
+            "its folders hold text in columns; name the files with a quoted pattern, in which each "
+            f"folder is a recording: '{pattern}'"
+        )
     for suffixes, advice in _ADVICE.items():
         if path.suffix.lower() in suffixes:
             problem = f"this file cannot be read: {advice}"
         elif held := sorted(inside & {*suffixes}):
             problem = f"a folder of {held[0]} files: {advice}"
     raise SourceError(f"{path}: {problem}")
+
+
+def _pattern_of_folders(path: Path) -> str | None:
+    """Return a pattern for text in the folders of a folder, such as ``DIR/run*/*.csv``."""
+    texts = sorted(file for file in path.glob("*/*") if file.suffix.lower() in _TEXTS)
+    for file in texts[:_MOST_TRIED]:
+        if _recognises("piv", piv, file) or _recognises("table", table, file):
+            start = re.sub(r"\d.*", "", file.parent.name)
+            return f"{path}/{start}*/*{file.suffix}"
+    return None
 
 
 def _require_readable(path: Path) -> None:

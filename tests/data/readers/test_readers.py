@@ -139,3 +139,21 @@ print(*[name for name in '{extras}'.split() if name in sys.modules])
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert found.stdout.strip() == ""
+
+
+def test_a_folder_of_folders_of_text_gets_a_pattern_that_reads_it(tmp_path: Path) -> None:
+    rows = "x,y,u,v\n0,0,1,1\n1,0,1,1\n0,1,1,1\n1,1,1,1\n"
+    for run in ("run1", "run2"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "about.txt").write_text("Two runs in a tank.\n")
+        for frame in (1, 2):
+            (tmp_path / run / f"f{frame}.csv").write_text(rows)
+    pattern = f"{tmp_path}/run*/*.csv"
+    with refused(tmp_path, f"'{pattern}'", error=SourceError):
+        identify(tmp_path)
+    recordings = open_recordings(pattern)
+    assert len(recordings.names) == 2 and recordings[0].num_frames == 2
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "deep").mkdir()
+    with refused("no known kind", error=SourceError):
+        identify(tmp_path / "other")

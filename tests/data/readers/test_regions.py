@@ -289,3 +289,67 @@ def test_a_mirrored_vorticity_changes_its_sign() -> None:
     assert mirrored.spec.grid.sides.left == flow.spec.grid.sides.right
     # Rows stored from top to bottom are no mirror image.
     assert torch.equal(flip_recordings(recorded(flow), ("y",))[0].read(), flow.read().flip(-2))
+
+
+def test_the_ends_of_an_interval_are_exchanged_where_their_component_changes_its_sign() -> None:
+    flow = make_trajectory(channels=("u", "v", "omega", "u_low", "u_high", "v_low", "omega_low"))
+    fields = flow.read().flip(-1)
+    reversed_ = flip_recordings(recorded(flow), ("x",))[0]
+    assert torch.equal(reversed_.read(), fields)  # no component changes
+    bounds = make_trajectory(channels=("u", "v", "u_low", "u_high"))
+    mirrored = flip_recordings(recorded(bounds), ("x", "u"))[0]
+    u, v, low, high = bounds.read().flip(-1).unbind(1)
+    assert torch.equal(mirrored.read(), torch.stack((-u, v, -high, -low), dim=1))
+    assert torch.equal(mirrored.read(slice(2, 3), [3])[:, 0], -low[2:3])
+    with refused("v_low, omega_low", "--channels"):
+        flip_recordings(recorded(flow), ("y", "v"))[0]
+    flow = make_trajectory(channels=("u_low", "u_high", "v_low", "v_high"))
+    u_low, u_high, v_low, v_high = torch.rot90(flow.read(), -1, (-2, -1)).unbind(1)
+    turned = rotate_recordings(recorded(flow), 90)[0].read()
+    assert torch.equal(turned, torch.stack((-v_high, -v_low, u_low, u_high), dim=1))
+
+
+def test_statistics_and_stresses_turn_with_their_components() -> None:
+    names = ("mean_u", "mean_v", "rms_u", "rms_v", "uu", "uv", "vv", "uw", "vw", "mean_p", "tke")
+    flow = replace(make_trajectory(channels=names), series={"drag": torch.zeros(6)})
+    recordings = rotate_recordings(recorded(flow), 90)
+    before = torch.rot90(flow.read(), -1, (-2, -1))
+    order = torch.tensor([1, 0, 3, 2, 6, 5, 4, 8, 7, 9, 10])
+    signs = torch.tensor([-1.0, 1, 1, 1, 1, -1, 1, -1, 1, 1, 1])[:, None, None]
+    assert torch.equal(recordings[0].read(), before[:, order] * signs)
+    assert any("scalars" in note and "mean_p, tke" in note for note in recordings.notes)
+    mirrored = flip_recordings(recorded(flow), ("y", "v"))
+    signs = torch.tensor([1.0, -1, 1, 1, 1, -1, 1, 1, -1, 1, 1])[:, None, None]
+    assert torch.equal(mirrored[0].read(), flow.read().flip(-2) * signs)
+    assert any("values per frame" in note and "drag" in note for note in mirrored.notes)
+    full = rotate_recordings(rotate_recordings(recorded(flow), 90), 270)[0]
+    assert torch.equal(full.read(), flow.read())
+
+
+@pytest.mark.parametrize(
+    "channels",
+    [
+        ("u", "v", "ax", "ay"),
+        ("u", "v", "dudx", "dvdy"),
+        ("u", "v", "force_x"),
+        ("u", "v", "tau_xy"),
+        ("u", "v", "error_u", "error_v"),
+        ("u", "p"),
+        ("mean_u", "p"),
+    ],
+)
+def test_channels_with_an_unclear_direction_are_refused(channels: tuple[str, ...]) -> None:
+    flow = make_trajectory(channels=channels)
+    with refused(channels[-1] if "v" in channels else channels[0], "--channels", "--keep u,v"):
+        rotate_recordings(recorded(flow), 90)[0]
+    if "v" in channels:
+        with refused(channels[-1]):
+            flip_recordings(recorded(flow), ("y", "v"))[0]
+    assert torch.equal(flip_recordings(recorded(flow), ("y",))[0].read(), flow.read().flip(-2))
+
+
+def test_standard_errors_of_our_statistics_turn_without_a_sign() -> None:
+    flow = make_trajectory(channels=("error_u", "error_v"))
+    flow = replace(flow, local={**flow.local, "statistics": "moments"})
+    turned = rotate_recordings(recorded(flow), 90)[0]
+    assert torch.equal(turned.read(), torch.rot90(flow.read(), -1, (-2, -1)).flip(1))

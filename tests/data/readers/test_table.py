@@ -42,6 +42,20 @@ def opened(
         ("% Model:   m\n% x     u (m/s) @ t=1\n0  1\n", ("x", "u (m/s) @ t=1"), [[0, 1]]),
         (",x,y\n0,1,2\n1,3,4\n", ("column 1", "x", "y"), [[0, 1, 2], [1, 3, 4]]),
         ("\ufeffx,y\r\n1,2\r\n", ("x", "y"), [[1, 2]]),
+        ("x,y\n1.0D-03,.5d+2\n-2.D1,7\n", ("x", "y"), [[0.001, 50], [-20, 7]]),
+        ("x;y\n1,0D-03;2\n", ("x", "y"), [[0.001, 2]]),
+        ("# x y\n1D2 3\n4 5\n", ("x", "y"), [[100, 3], [4, 5]]),
+        ("x,y,u\n1,2,NA\n3,4,5\n", ("x", "y", "u"), [[1, 2, np.nan], [3, 4, 5]]),
+        ("x [m];y;\n1;2;\n3;4;\n", ("x [m]", "y"), [[1, 2], [3, 4]]),
+        ("x,y,\n1,2\n", ("x", "y"), [[1, 2]]),
+        ("x;y;-\n1;2;3\n", ("x", "y", "-"), [[1, 2, 3]]),
+        ("x,u\n[mm],[m/s]\n1,2\n", ("x [mm]", "u [m/s]"), [[1, 2]]),
+        ("x;u;k;\nmm;m/s;-;\n1,5;2;3;\n", ("x [mm]", "u [m/s]", "k [-]"), [[1.5, 2, 3]]),
+        ("# x u\n# (px) (px/frame)\n1 2\n", ("x [px]", "u [px/frame]"), [[1, 2]]),
+        ("two words\nx px,u pixel\n1,2\n", ("x px", "u pixel"), [[1, 2]]),
+        ("of one flow\nm s\n1 2\n", ("m", "s"), [[1, 2]]),
+        ("2 - 3\nx y\n1 2\n", ("x", "y"), [[1, 2]]),
+        ("u,x,y\n1,2,3\n#N/A,4,5\n", ("u", "x", "y"), [[1, 2, 3], [np.nan, 4, 5]]),
     ],
 )
 def test_columns_are_found(
@@ -60,7 +74,7 @@ def test_columns_are_found(
     [
         (b"x,y\n1,2\n3\n", "line 3 has 1 values, not 2"),
         (b"x,y\n1,2\nZONE 2\n3,4\n", "line 3 is no row of numbers"),
-        (b"x y\n1 2\n3 four\n", "a row is not made of numbers"),
+        (b"x y\n1 2\n3 four\n", "line 3, column 2: expected a number, found 'four'"),
         (b"\x00\x01 1 2\n", "found no row of numbers"),
     ],
 )
@@ -70,6 +84,35 @@ def test_broken_tables_are_refused(tmp_path: Path, content: bytes, problem: str)
         read_columns(tmp_path / "a.csv")
     with refused("absent.csv", error=SourceError):
         read_columns(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize(
+    "word", ["NA", "n/a", "null", "-", "---", "#N/A", "1.#QNAN", "-1.#IND00", "-nan(ind)", "NaN"]
+)
+def test_words_for_a_missing_value_are_read_as_one(tmp_path: Path, word: str) -> None:
+    u = np.arange(6.0)
+    lines = [
+        f"{x:g};{y:g};{value:g};{word if n == 1 else 7}"
+        for n, (x, y, value) in enumerate(zip(X, Y, u, strict=True))
+    ]
+    (tmp_path / "flow.csv").write_text("x;y;u;v\n" + "\n".join(lines) + "\n")
+    flow = open_recordings(tmp_path / "flow.csv")[0]
+    assert flow.valid is not None and int((~flow.known()).sum()) == 1
+    assert torch.equal(flow.read()[0, 0, :, :].flatten()[[0, 2, 3]], torch.tensor([0.0, 2, 3]))
+    tabs = "\n".join(lines).replace(";", "\t")
+    (tmp_path / "flow.txt").write_text("x\ty\tu\tv\n" + tabs + "\n")
+    assert torch.equal(open_recordings(tmp_path / "flow.txt")[0].known(), flow.known())
+
+
+@pytest.mark.parametrize("word", ["bad", "1_000", "0x1A", "1.0D", "1.#INF", "n. def.", "1 2"])
+def test_a_cell_without_a_number_is_named(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "flow.csv"
+    path.write_text(f"x,y,u,v\n0,0,1,2\n1,0,NA,{word}\n")
+    with refused(path, "line 3, column 4", repr(word), "nan"):
+        read_columns(path)
+    path.write_text("x,y,u\n0,0,1 2\n1,0,3 4\n")
+    with refused(path):
+        read_columns(path)
 
 
 def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
@@ -88,6 +131,15 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
         opened(*given, channels={"u": "p", "s": "p"})
     with pytest.raises(SourceError, match="m and mm"):
         opened(tmp_path, "x [mm],y [m],u,v", [X, Y, X, Y])
+
+
+def test_units_in_a_line_below_the_names_are_those_of_the_columns(tmp_path: Path) -> None:
+    for name, units in (("a", "[mm];[mm];[cm/s];[cm/s]"), ("b", "mm;mm;cm/s;cm/s")):
+        rows = text_of([X, Y, X + Y, X * Y], ";").replace(".", ",")
+        (tmp_path / f"{name}.csv").write_text(f"x;y;u;v\n{units}\n{rows}".replace("\n", ";\n"))
+        flow = open_recordings(tmp_path / f"{name}.csv")[0]
+        assert flow.spec.units == ("cm/s", "cm/s") and flow.length_unit == "mm"
+        np.testing.assert_allclose(flow.read()[0, 0].flatten(), X + Y, rtol=1e-6)
 
 
 def test_a_column_of_marks_is_a_channel_where_it_is_named_as_one(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Columns of text may be separated by blanks, tabs, commas or semicolons; a comma between digits is a
 decimal comma if something else separates the columns. Lines before the first row are the header.
-An empty cell is NaN.
+An empty cell is NaN, and so are NA, n/a, null, - and the like; 1.0D-03 is a number of Fortran.
 
 Files of a folder or pattern are frames in the order of the numbers in their names. If several
 numbers change, the last one counts frames and the others distinguish trajectories. Decimal numbers,
@@ -14,6 +14,7 @@ may unpack to 20 times its size, or to 256 MB if that is more.
 
 import csv
 import gzip
+import math
 import os
 import re
 import warnings
@@ -25,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from pibert.data.readers.recordings import SourceError
+from pibert.data.units import PIXEL, parse_unit
 from pibert.files import require_regular
 
 _ALWAYS = 256 << 20
@@ -216,7 +218,7 @@ def count_words(text: bytes) -> int:
     return int(starts.sum()) + int(len(is_space) > 0 and not is_space[0])
 
 
-_COMMENT = re.compile(r"^\s*(?:[#%]+|//|!)\s?")
+_COMMENT = re.compile(r"^\s*(?!#[Nn]/?[Aa]\b)(?:[#%]+|//|!)\s?")
 _QUOTED = re.compile(r'"([^"]*)"')
 _VALUE = r"\w+\s?=\s?[-+.\w]+"
 # COMSOL's "u (m/s) @ t=0.1, Re=100": a long name is separated from the next by one blank.
@@ -225,6 +227,11 @@ _CONDITIONED = [
     for value in (_VALUE, rf"{_VALUE} [^\s,@]+")
 ]
 _HEAD_BYTES = 1 << 16
+_FORTRAN = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+))[dD]([-+]?\d+)")
+_MISSING = re.compile(
+    r"#?n/?a|null|-{1,3}|[-+]?nan(?:\(\w*\))?|[-+]?1\.#(?:[qs]nan|ind)0*", re.IGNORECASE
+)
+"""Words for a missing value: of R, Excel, SQL, and of C programs on Windows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,8 +325,14 @@ def _first_row(lines: Sequence[str]) -> tuple[int, _Style] | None:
     for index, line in enumerate(lines):
         if not any(map(str.isdigit, line)):
             continue
+        after = next((later for later in lines[index + 1 :] if later.strip()), line)
         for style in _STYLES:
-            if all(_is_number(cell) for cell in style.cells(line)):
+            cells = style.cells(line)
+            if all(map(_is_number, cells)):
+                return index, style
+            # A row with missing values, but not a title such as "2 - 3".
+            known = None not in map(_number, cells) and sum(map(_is_number, cells)) > 1
+            if known and len(style.cells(after)) == len(cells):
                 return index, style
     return None
 
@@ -329,20 +342,28 @@ def _is_row(line: str) -> bool:
 
 
 def _is_number(cell: str) -> bool:
+    return not _MISSING.fullmatch(cell.strip()) and _number(cell) is not None
+
+
+def _number(cell: str) -> float | None:
+    """Return the number in a cell, NaN for a missing value; None for another text."""
+    cell = cell.strip() or "nan"
+    if _MISSING.fullmatch(cell):
+        return math.nan
     try:
-        float(cell.strip() or "nan")
+        return None if "_" in cell else float(_FORTRAN.sub(r"\1e\2", cell))
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _parse(path: Path, lines: Sequence[str], first: int, style: _Style) -> np.ndarray:
-    rows, width = [], len(style.cells(lines[first]))
+    rows: dict[int, str] = {}
+    width = len(style.cells(lines[first]))
     for number, line in enumerate(lines[first:], first + 1):
         if not _is_row(line):
             continue
         cells = style.cells(line)
-        if line.lstrip()[0].isalpha() and not _is_number(cells[0]):
+        if line.lstrip()[0].isalpha() and _number(cells[0]) is None:
             raise SourceError(
                 f"{path}: line {number} is no row of numbers ({line.strip()[:40]!r}); keep one "
                 "table"
@@ -351,25 +372,64 @@ def _parse(path: Path, lines: Sequence[str], first: int, style: _Style) -> np.nd
             raise SourceError(
                 f"{path}: line {number} has {len(cells)} values, not {width}; get a whole copy"
             )
-        rows.append(" ".join(cell.strip() or "nan" for cell in cells))
+        rows[number] = " ".join(cell.strip() or "nan" for cell in cells)
     try:
-        values = np.loadtxt(rows, ndmin=2, comments=None)
-    except ValueError as error:
-        raise SourceError(f"{path}: a row is not made of numbers ({error})") from error
+        values = np.loadtxt(list(rows.values()), ndmin=2, comments=None)
+    except ValueError:
+        values = np.empty(0)
+    if values.shape != (len(rows), width):  # a cell with blanks, or another notation
+        values = np.empty((len(rows), width))
+        for row, number in zip(values, rows, strict=True):
+            row[:] = _numbers_of(path, number, style.cells(lines[number - 1]))
     # A separator at the end of every line is not a column.
     ended = width > 1 and not style.cells(lines[first])[-1].strip()
     return values[:, :-1] if ended and np.isnan(values[:, -1]).all() else values
 
 
+def _numbers_of(path: Path, line: int, cells: Sequence[str]) -> list[float]:
+    """Return the numbers in a row; SourceError that names a cell without one."""
+    values = []
+    for column, cell in enumerate(cells, 1):
+        value = _number(cell)
+        if value is None:
+            raise SourceError(
+                f"{path}: line {line}, column {column}: expected a number, found "
+                f"{cell.strip()[:40]!r}; write nan for a missing value, and leave out columns of "
+                "text"
+            )
+        values.append(value)
+    return values
+
+
 def _find_names(comments: Sequence[str], width: int) -> tuple[str, ...] | None:
-    """Return the names of the columns if the last line of the header has this number of names."""
+    """Return the names of the columns if the last line of the header has this number of names.
+
+    A last line of units belongs to the names in the line before it.
+    """
     whole = " ".join(comments)
     if re.search(r"\bVARIABLES\s*=", whole, re.IGNORECASE):
         declared = re.split(r"\bVARIABLES\s*=", whole, maxsplit=1, flags=re.IGNORECASE)[1]
         declared = re.split(r"\b(?:ZONE|DATASETAUXDATA)\b", declared, maxsplit=1)[0]
-        names = _QUOTED.findall(declared) or re.split(r"[\s,]+", declared.strip(" ,"))
-        return tuple(name.strip() for name in names) if len(names) == width else None
-    line = comments[-1] if comments else ""
+        listed = _QUOTED.findall(declared) or re.split(r"[\s,]+", declared.strip(" ,"))
+        return tuple(name.strip() for name in listed) if len(listed) == width else None
+    names = _split_names(comments[-1], width) if comments else None
+    if names is None or not all(map(_is_unit, names)) or {*names} == {"-"}:
+        return names
+    before = _split_names(comments[-2], width) if len(comments) > 1 else None
+    if before is None or all(map(_is_unit, before)):
+        return names
+    units = (unit.strip("[]() ") for unit in names)
+    return tuple(f"{name} [{unit}]" for name, unit in zip(before, units, strict=True))
+
+
+def _is_unit(text: str) -> bool:
+    if (text[0] in "[(" and text[-1] in "])") or text == "-":
+        return True
+    return parse_unit(text) is not None or (PIXEL.match(text) is not None and " " not in text)
+
+
+def _split_names(line: str, width: int) -> tuple[str, ...] | None:
+    """Return this number of names in a line; None if it has another number, or numbers."""
     for cells in (
         next(csv.reader([line], skipinitialspace=True), []),
         line.split("\t"),
@@ -382,6 +442,9 @@ def _find_names(comments: Sequence[str], width: int) -> tuple[str, ...] | None:
         names = [cell.strip().strip("\"'") for cell in cells]
         if any(names) and not names[0]:
             names[0] = "column 1"  # the numbers of the rows, as pandas writes them
-        if len(names) == width and all(names) and not any(map(_is_number, names)):
+        if len(names) == width + 1 and not names[-1]:
+            names.pop()  # a separator at the end of the line
+        numeric = any(_is_number(name) or name.lower() == "nan" for name in names)
+        if len(names) == width and all(names) and not numeric:
             return tuple(names)
     return None

@@ -15,12 +15,15 @@ grid, it must have the aspect ratio of the field.
 
 Flips: rows stored from top to bottom need ``y``; a component that counts downward, with rows in the
 right order, needs ``v``; both together mirror the flow, and a vorticity changes its sign. The
-origin stays where it is, and the boundaries move with their rows or columns.
+origin stays where it is, and the boundaries move with their rows or columns. Statistics, stresses
+and ends of intervals (``rms_u``, ``uv``, ``u_low``) change with their components; other channels
+whose names depend on the direction (``ax``, ``dudx``) are refused, and all others are scalars.
 
 Rotations by quarter-turns, anticlockwise about the origin of the coordinates, follow the flips:
-positions and velocities turn together, and no value is interpolated.
+positions and vectors turn together, and no value is interpolated.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +49,7 @@ from pibert.data.views import (
     pick,
 )
 from pibert.fields import MASKS, Grid, Sides, Trajectory, read_mask
+from pibert.physics.families import FAMILIES
 
 ZEROS = "zeros"
 FORMS = (
@@ -316,8 +320,16 @@ def _read_moving(base: Trajectory, valid: Mask, frames: slice) -> Tensor:
 FLIPS = ("x", "y", "u", "v")
 _AXES = {"x": -1, "y": -2}
 _VORTICITY = ("omega", "vorticity")
-_DIRECTED = re.compile(r"(.*_)?[uv](_.*)?")
-"""Names of channels that belong to one component, such as ``u_low`` or ``uncertainty_u``."""
+_TURNED = str.maketrans("uvxyUVXY", "vuyxVUYX")
+_OPPOSITE = {"low": "high", "high": "low"}
+"""Ends of prediction intervals, ``u_low`` and ``u_high``: those of ``-u`` are exchanged."""
+_MAGNITUDES = ("rms", "std", "uncertainty", "error")
+_COMPONENT = re.compile(
+    r"(?:(mean|rms|std|uncertainty|error)_)?([uv]|[uvw]{2}|omega|vorticity)(?:_(low|high|imag))?"
+)
+"""Names of velocities, stresses (``uv``) and vorticities, and of their statistics."""
+_DIRECTED = re.compile(r"(.*_)?([uv]|[uvw]{2}|[xy]{1,2})(_.*)?")
+"""Other names of channels that depend on the direction."""
 
 
 def flip_recordings(recordings: Recordings, flip: Sequence[str]) -> Recordings:
@@ -329,20 +341,25 @@ def flip_recordings(recordings: Recordings, flip: Sequence[str]) -> Recordings:
     if not flip:
         return recordings
     change = partial(flip_trajectory, flip=tuple(flip))
-    return recordings.changed(change, [f"reversed as requested: {', '.join(flip)}"])
+    notes = [f"reversed as requested: {', '.join(flip)}"]
+    if {"u", "v"} & {*flip}:
+        notes += _unchanged(recordings[0], "reversed")
+    return recordings.changed(change, notes)
 
 
 def flip_trajectory(trajectory: Trajectory, flip: tuple[str, ...]) -> Trajectory:
     """Return a lazy view with reversed rows, columns or components."""
     spec = trajectory.spec
-    missing = [name for name in flip if name not in _AXES and name not in spec.channels]
-    if missing:
+    words = [match[2] for match in map(_COMPONENT.fullmatch, spec.channels) if match]
+    found = {*_AXES, *("uv" if {*words} & {*_VORTICITY} else "".join(words))}
+    if missing := [name for name in flip if name not in found]:
         raise ValueError(
             f"trajectory {trajectory.name!r} has no channel {missing[0]!r} to flip; it has "
             f"{', '.join(spec.channels)}"
         )
     mirrored = ({"x", "u"} <= {*flip}) != ({"y", "v"} <= {*flip})
-    negative = {*flip, *(_VORTICITY if mirrored else ())}
+    signs = dict.fromkeys({"u", "v"} & {*flip}, -1.0)
+    order, factors = _sources(trajectory, signs | dict.fromkeys(_VORTICITY * mirrored, -1.0))
     left, right, bottom, top = spec.grid.sides
     if "x" in flip:
         left, right = right, left
@@ -353,9 +370,62 @@ def flip_trajectory(trajectory: Trajectory, flip: tuple[str, ...]) -> Trajectory
         partial(torch.flip, dims=tuple(_AXES[name] for name in flip if name in _AXES)),
         replace(spec.grid, body=None, sides=Sides(left, right, bottom, top)),
         {**trajectory.local, "flip": list(flip)},
-        order=range(len(spec.channels)),
-        signs=[-1.0 if name in negative else 1.0 for name in spec.channels],
+        order=order,
+        signs=factors,
     )
+
+
+def _sources(
+    flow: Trajectory, signs: Mapping[str, float], *, turns: bool = False
+) -> tuple[list[int], list[float]]:
+    """Return for each channel the one that it is computed from, and a factor.
+
+    ``signs`` are those of u, v and the vorticity; with ``turns``, u and v are exchanged.
+    """
+    names = flow.spec.channels
+    order, factors = list(range(len(names))), [1.0] * len(names)
+    if not signs:
+        return order, factors
+    unclear: list[str] = []
+    for index, name in enumerate(names):
+        match = _COMPONENT.fullmatch(name)
+        if match is None:
+            if _DIRECTED.fullmatch(name) or {name} < {name, name.translate(_TURNED)} <= {*names}:
+                unclear.append(name)
+            continue
+        kind, word, end = match.groups()
+        letters = [word] if word in _VORTICITY else [*word]
+        if kind not in _MAGNITUDES:
+            factors[index] = math.prod(signs.get(letter, 1.0) for letter in letters)
+        elif kind == "error" and "statistics" not in flow.local:
+            unclear.append(name)  # a standard error in our statistics, else perhaps a difference
+        if factors[index] < 0:
+            end = _OPPOSITE.get(end, end)
+        if turns and word not in _VORTICITY:
+            word = word.translate(_TURNED)
+        known = ("_".join(filter(None, (kind, each, end))) for each in (word, word[::-1]))
+        source = next((names.index(each) for each in known if each in names), None)
+        if source is None:
+            unclear.append(name)
+        else:
+            order[index] = source
+    if unclear:
+        raise ValueError(
+            f"trajectory {flow.name!r}: how {', '.join(dict.fromkeys(unclear))} change with the "
+            "direction is not known, or their other component is missing; read only channels that "
+            "are known (--channels u=u,v=v), or give a scalar another name (--channels c=NAME); "
+            "for PIBERT's own files: pibert convert FILE NAME.h5 --keep u,v"
+        )
+    return order, factors
+
+
+def _unchanged(flow: Trajectory, change: str) -> list[str]:
+    """Return notes on channels and series that a change of direction leaves as they are."""
+    scalars = [name for name in flow.spec.channels if _COMPONENT.fullmatch(name) is None]
+    notes = [f"taken as scalars, not {change}: {', '.join(scalars)}"] if scalars else []
+    if flow.series:
+        notes.append(f"not {change} (values per frame): {', '.join(flow.series)}")
+    return notes
 
 
 def rotate_recordings(
@@ -374,8 +444,7 @@ def rotate_recordings(
     if not turns % 4:
         return recordings
     notes = [f"rotated anticlockwise by {degrees} degrees about (0, 0)"]
-    if recordings[0].series:
-        notes.append(f"not rotated (values per frame): {', '.join(recordings[0].series)}")
+    notes += _unchanged(recordings[0], "rotated")
     change = partial(rotate_trajectory, turns=turns % 4, family=family)
     return recordings.changed(change, notes)
 
@@ -384,18 +453,9 @@ def rotate_trajectory(flow: Trajectory, turns: int, family: str | None = None) -
     """Return a lazy view that is rotated by quarter-turns: (x, y) becomes (-y, x) in each."""
     spec, grid = flow.spec, flow.spec.grid
     stated = spec if family in (None, NO_FAMILY) else replace(spec, family=family)
-    pair = stated.velocity or ()
-    names = spec.channels
-    pairs = [(pair, -1.0)] if pair else []
-    if pair and {"u", "v", "uncertainty_u", "uncertainty_v"} <= set(names):  # without a sign
-        pairs.append(((names.index("uncertainty_u"), names.index("uncertainty_v")), 1.0))
-    turned = {index for each, _ in pairs for index in each}
-    odd = [n for i, n in enumerate(names) if i not in turned and _DIRECTED.fullmatch(n)]
-    if pair and odd:
-        raise ValueError(
-            f"trajectory {flow.name!r}: channel {odd[0]!r} depends on the direction, and how it "
-            "rotates is not known; choose channels without it (--channels u=u,v=v)"
-        )
+    of_family = FAMILIES.get(stated.family or "")
+    is_vector = stated.family is None or (of_family is not None and of_family.velocity is not None)
+    quarter = _sources(flow, {"u": -1.0, "v": 1.0} if is_vector else {}, turns=True)
     (ny, nx), (x, y), (dx, dy), sides = grid.shape, grid.origin, (grid.dx, grid.dy), grid.sides
     before = flow.local.get("rotate", {"degrees": 0, "origin": [x, y]})
     order, signs = list(range(len(spec.channels))), [1.0] * len(spec.channels)
@@ -403,9 +463,8 @@ def rotate_trajectory(flow: Trajectory, turns: int, family: str | None = None) -
         x, y = -(y + (ny - 1) * dy), x
         (ny, nx), (dx, dy) = (nx, ny), (dy, dx)
         sides = Sides(left=sides.top, right=sides.bottom, bottom=sides.left, top=sides.right)
-        for (u, v), sign in pairs:
-            order[u], order[v] = order[v], order[u]
-            signs[u], signs[v] = sign * signs[v], signs[u]
+        signs = [sign * signs[source] for source, sign in zip(*quarter, strict=True)]
+        order = [order[source] for source in quarter[0]]
     degrees = (before["degrees"] + 90 * turns) % 360
     local = {**flow.local, "rotate": {**before, "degrees": degrees}}
     if not degrees:  # the origin without rounding errors

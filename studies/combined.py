@@ -7,6 +7,9 @@ have the same plan but for models, seeds and tuning, and the same test flows. Th
 of the next frame, the mean over seeds, with a 95 % interval of 10,000 resamples of the test flows
 and, for each model, of its seeds. Ratios are of errors on the same flows; p-values have Holm's
 correction for the number of models (``pibert/comparison/paired.py``).
+
+Where the data have ``group_by``, flows of one condition are resampled together. With fewer than ten
+flows, or conditions, there are no intervals and no tests, and a line below the table says so.
 """
 
 import argparse
@@ -39,16 +42,47 @@ class Errors(NamedTuple):
     energy: Tensor
 
 
+class Gathered(NamedTuple):
+    """The errors of all pieces, and what their test flows are."""
+
+    errors: dict[Run, Errors]
+    units: Tensor
+    """The number of the independent unit of each test flow, (flow,)."""
+    grouped_by: tuple[str, ...] = ()
+    """Parameters in which the flows of a unit agree; empty: each flow is a unit."""
+
+    @property
+    def few(self) -> str | None:
+        """Return why there are no intervals and no tests; None if there are."""
+        count, flows = len(self.units.unique()), len(self.units)
+        if count >= LEAST:
+            return None
+        found = f"{flows} test flows"
+        if self.grouped_by:
+            found += f" are repetitions of {count} conditions ({', '.join(self.grouped_by)})"
+        return f"No intervals and no tests: {found}; at least {LEAST} independent ones are needed."
+
+
+class Value(NamedTuple):
+    """A number with its interval, whose ends are None where there is none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        span = "" if None in self else f" [{self.low:.3g}, {self.high:.3g}]"
+        return f"{self.value:.3g}{span}"
+
+
 class Line(NamedTuple):
-    """A model in the table; ``ratio``, its interval and ``p`` are None for the tested one."""
+    """A model in the table; ``ratio`` and ``p`` are None for the tested one."""
 
     model: str
     seeds: int
-    nmse: float
-    low: float
-    high: float
+    nmse: Value
     flows_won: int
-    ratio: tuple[float, float, float] | None
+    ratio: Value | None
     p: float | None
 
 
@@ -67,7 +101,7 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def gathered(pieces: Mapping[str, Mapping[str, Any]], data: str) -> dict[Run, Errors]:
+def gathered(pieces: Mapping[str, Mapping[str, Any]], data: str) -> Gathered:
     """Return the errors of every run on a data set, refusing pieces that cannot be compared."""
     runs: dict[Run, Errors] = {}
     (first_name, first), *_ = pieces.items()
@@ -94,7 +128,11 @@ def gathered(pieces: Mapping[str, Mapping[str, Any]], data: str) -> dict[Run, Er
             if run in runs and not all(map(torch.allclose, runs[run], found)):
                 raise SystemExit(f"{name}: {run[0]} with seed {run[1]} has other errors elsewhere")
             runs[run] = found
-    return runs
+    facts = first["data"][data]
+    names = tuple(facts["source"].get("group_by") or ())
+    own = [flow["condition"] for flow in facts["flows"]]
+    units = own if names and None not in own else range(len(own))  # None: no two flows share one
+    return Gathered(runs, torch.tensor(list(units)), names)
 
 
 def _shared(results: Mapping[str, Any], data: str) -> dict[str, Any]:
@@ -105,69 +143,86 @@ def _shared(results: Mapping[str, Any], data: str) -> dict[str, Any]:
     return {
         "plan": settings,
         "data": {"settings": plan["data"][data], "hash": facts["hash"]},
-        "flows": [{key: flow[key] for key in ("name", "test_frames")} for flow in facts["flows"]],
+        "flows": [
+            {key: flow[key] for key in ("name", "test_frames", "condition")}
+            for flow in facts["flows"]
+        ],
     }
 
 
-def table_of(runs: Mapping[Run, Errors], tested: str, seed: int = 0) -> list[Line]:
+def table_of(gathered: Gathered, tested: str, seed: int = 0) -> list[Line]:
     """Return the models by their error, the lowest first."""
     by_model: dict[str, list[Errors]] = {}
-    for (model, _), errors in runs.items():
+    for (model, _), errors in gathered.errors.items():
         by_model.setdefault(model, []).append(errors)
     if tested not in by_model:
         raise SystemExit(f"no model {tested!r}, but {', '.join(by_model)}; choose with --tested")
-    count = len(next(iter(runs.values())).energy)
-    if count < LEAST:
-        raise SystemExit(f"expected at least {LEAST} test flows for intervals, found {count}")
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(count, (RESAMPLES, count), generator=generator)
-    weights = torch.zeros(RESAMPLES, count, dtype=torch.float64)
-    weights.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=torch.float64))
-    values, resampled, of_flows = {}, {}, {}
-    for model, own in by_model.items():
-        values[model] = float(
-            torch.stack([e.squared_error.sum() / e.energy.sum() for e in own]).mean()
-        )
-        ratios = torch.stack([(weights @ e.squared_error) / (weights @ e.energy) for e in own])
-        seeds = torch.randint(len(own), (len(own), RESAMPLES), generator=generator)
-        resampled[model] = ratios.gather(0, seeds).mean(0)
-        of_flows[model] = torch.stack([e.squared_error for e in own]).mean(0)
+    values = {
+        model: float(torch.stack([e.squared_error.sum() / e.energy.sum() for e in own]).mean())
+        for model, own in by_model.items()
+    }
+    of_flows = {
+        model: torch.stack([e.squared_error for e in own]).mean(0)
+        for model, own in by_model.items()
+    }
     best = torch.stack(list(of_flows.values())).argmin(0).tolist()
     order = sorted(values, key=values.__getitem__)
     others = [model for model in order if model != tested]
-    p_values = [p_value(resampled[model] / resampled[tested]) for model in others]
-    corrected = dict(zip(others, holm(p_values), strict=True))
+    resampled: dict[str, Tensor] = {}
+    p_values: dict[str, float | None] = {}
+    if gathered.few is None:
+        resampled = _resampled(by_model, gathered.units, seed)
+        found = [p_value(resampled[model] / resampled[tested]) for model in others]
+        p_values = dict(zip(others, holm(found), strict=True))
     lines = []
     for model in order:
-        low, high = (float(end) for end in ends(resampled[model][:, None], 0.95))
-        ratio = None
-        if model != tested:
-            span = ends((resampled[model] / resampled[tested])[:, None], 0.95)
-            ratio = (values[model] / values[tested], float(span[0]), float(span[1]))
+        nmse, ratio = Value(values[model]), Value(values[model] / values[tested])
+        if resampled:
+            nmse = _with_interval(nmse, resampled[model])
+            ratio = _with_interval(ratio, resampled[model] / resampled[tested])
         won = best.count(list(of_flows).index(model))
-        seeds_of = len(by_model[model])
-        lines.append(
-            Line(model, seeds_of, values[model], low, high, won, ratio, corrected.get(model))
-        )
+        against = None if model == tested else ratio
+        lines.append(Line(model, len(by_model[model]), nmse, won, against, p_values.get(model)))
     return lines
 
 
-def markdown(lines: Sequence[Line], tested: str) -> str:
-    """Return the table as Markdown."""
+def _resampled(
+    by_model: Mapping[str, Sequence[Errors]], units: Tensor, seed: int
+) -> dict[str, Tensor]:
+    """Return the NMSE of each model with the same units, and with seeds of its own, (resample,)."""
+    generator = torch.Generator().manual_seed(seed)
+    index = units.unique(return_inverse=True)[1]
+    count = int(index.max()) + 1
+    chosen = torch.randint(count, (RESAMPLES, count), generator=generator)
+    weights = torch.zeros(RESAMPLES, count, dtype=torch.float64)
+    weights.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=torch.float64))
+    weights = weights[:, index]
+    resampled = {}
+    for model, own in by_model.items():
+        ratios = torch.stack([(weights @ e.squared_error) / (weights @ e.energy) for e in own])
+        seeds = torch.randint(len(own), (len(own), RESAMPLES), generator=generator)
+        resampled[model] = ratios.gather(0, seeds).mean(0)
+    return resampled
+
+
+def _with_interval(value: Value, resampled: Tensor) -> Value:
+    low, high = ends(resampled[:, None], 0.95)
+    return Value(value.value, float(low), float(high))
+
+
+def markdown(lines: Sequence[Line], tested: str, *notes: str | None) -> str:
+    """Return the table as Markdown, with notes below it."""
     rows = [
         f"| model | seeds | NMSE, next frame | flows won | error / that of {tested} | p (Holm) |",
         "| :-- | --: | --: | --: | --: | --: |",
     ]
     for line in lines:
-        ratio = "–" if line.ratio is None else _interval(*line.ratio)
+        ratio = "–" if line.ratio is None else str(line.ratio)
         p = "–" if line.p is None else f"{line.p:.2g}"
-        span = _interval(line.nmse, line.low, line.high)
-        rows.append(f"| {line.model} | {line.seeds} | {span} | {line.flows_won} | {ratio} | {p} |")
+        cells = (line.model, line.seeds, line.nmse, line.flows_won, ratio, p)
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    rows += [f"\n{note}" for note in notes if note]
     return "\n".join(rows) + "\n"
-
-
-def _interval(value: float, low: float, high: float) -> str:
-    return f"{value:.3g} [{low:.3g}, {high:.3g}]"
 
 
 def main() -> None:
@@ -184,7 +239,8 @@ def main() -> None:
     if options.data is None and len(names) > 1:
         parser.error(f"several data sets ({', '.join(names)}); choose with --data")
     data = options.data or names[0]
-    text = markdown(table_of(gathered(pieces, data), options.tested), options.tested)
+    found = gathered(pieces, data)
+    text = markdown(table_of(found, options.tested), options.tested, found.few)
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
     print(text, end="")

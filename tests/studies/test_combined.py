@@ -8,7 +8,9 @@ import pytest
 
 from studies.combined import gathered, markdown, read, table_of
 
-FILE = Path(__file__).parents[2] / "docs/results/cylinder-tuned-results.json.gz"
+RESULTS = Path(__file__).parents[2] / "docs/results"
+FILE = RESULTS / "cylinder-tuned-results.json.gz"
+TANDEM = RESULTS / "fsi-tuned-results.json.gz"
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +36,12 @@ def test_errors_are_those_of_the_comparison(results: dict[str, Any]) -> None:
         for row in results["records"]
         if (row["space"], row["metric"], row["component"]) == ("physical", "nmse", "all")
     }
-    assert {line.model: line.nmse for line in lines} == pytest.approx(stated, rel=1e-9)
+    assert {line.model: line.nmse.value for line in lines} == pytest.approx(stated, rel=1e-9)
     assert [line.model for line in lines] == sorted(stated, key=stated.__getitem__)
     assert sum(line.flows_won for line in lines) == 10
-    assert all(line.low <= line.nmse <= line.high for line in lines)
+    for nmse in (line.nmse for line in lines):
+        assert nmse.low is not None and nmse.high is not None
+        assert nmse.low <= nmse.value <= nmse.high
     assert "| mwt | 1 | 0.000713 [" in markdown(lines, "pibert-mr")
 
 
@@ -46,12 +50,58 @@ def test_seeds_are_averaged_and_widen_the_interval(results: dict[str, Any]) -> N
     pieces = {"0": results, "1": with_seed(results, 1, 3.0)}
     both = {line.model: line for line in table_of(gathered(pieces, "cylinder"), "mwt")}
     for model, line in both.items():
-        assert line.seeds == 2 and line.nmse == pytest.approx(2 * one[model].nmse, rel=1e-9)
-        assert line.high > 2 * one[model].high and line.low < 2 * one[model].low
+        assert line.seeds == 2
+        (value, low, high), (before, lowest, highest) = line.nmse, one[model].nmse
+        assert None not in (low, high, lowest, highest)
+        assert value == pytest.approx(2 * before, rel=1e-9)
+        assert high > 2 * highest and low < 2 * lowest  # type: ignore[operator]
     # Three times the error with one seed of two: the order of close models is no longer certain.
     certain, uncertain = one["pibert-mr"], both["pibert-mr"]
     assert certain.p is not None and certain.p < 0.01
     assert uncertain.p is not None and uncertain.p > 0.05
+
+
+def grouped(results: dict[str, Any], conditions: int) -> dict[str, Any]:
+    """The same comparison with every flow twice, as repetitions of so many conditions."""
+    other = copy.deepcopy(results)
+    facts = other["data"]["cylinder"]
+    facts["source"]["group_by"] = ["Re"]
+    facts["flows"] = [
+        {**flow, "name": f"{flow['name']}-{n}", "condition": place % conditions}
+        for n in range(2)
+        for place, flow in enumerate(facts["flows"])
+    ]
+    for row in other["by_flow"]:
+        row["flows"] = 2 * row["flows"]
+    return other
+
+
+def test_repetitions_of_a_condition_are_resampled_together(results: dict[str, Any]) -> None:
+    once = table_of(gathered({"one": results}, "cylinder"), "pibert-mr")
+    twice = table_of(gathered({"one": grouped(results, 10)}, "cylinder"), "pibert-mr")
+    for line, same in zip(once, twice, strict=True):
+        # Repetitions that are all alike say nothing new.
+        assert same.model == line.model and same.nmse == pytest.approx(line.nmse, rel=1e-9)
+        assert same.p == line.p and same.flows_won == 2 * line.flows_won
+    apart = grouped(results, 10)
+    del apart["data"]["cylinder"]["source"]["group_by"]
+    for line, other in zip(
+        twice, table_of(gathered({"one": apart}, "cylinder"), "pibert-mr"), strict=True
+    ):
+        assert other.nmse.high < line.nmse.high  # type: ignore[operator]
+
+
+def test_fewer_than_ten_conditions_give_no_interval_and_no_test(results: dict[str, Any]) -> None:
+    few = gathered({"one": grouped(results, 9)}, "cylinder")
+    lines = table_of(few, "pibert-mr")
+    for line in lines:
+        assert line.nmse.low is line.nmse.high is line.p is None
+    text = markdown(lines, "pibert-mr", few.few)
+    assert "20 test flows are repetitions of 9 conditions (Re)" in text
+    assert "[" not in text and "| mwt | 1 | 0.000713 |" in text
+    tandem = gathered({"one": read(TANDEM)}, "fsi")
+    assert len(tandem.units) == 13 and len(tandem.units.unique()) == 5
+    assert tandem.few is not None and "5 conditions (Re, mass_ratio)" in tandem.few
 
 
 def test_pieces_of_other_flows_budgets_or_errors_are_refused(results: dict[str, Any]) -> None:

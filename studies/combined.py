@@ -172,7 +172,8 @@ def table_of(gathered: Gathered, tested: str, seed: int = 0) -> list[Line]:
     p_values: dict[str, float | None] = {}
     if gathered.few is None:
         resampled = _resampled(by_model, gathered.units, seed)
-        found = [p_value(resampled[model] / resampled[tested]) for model in others]
+        squares = {model: _by_unit(own, gathered.units) for model, own in by_model.items()}
+        found = [p_value(squares[tested], squares[model]) for model in others]
         p_values = dict(zip(others, holm(found), strict=True))
     lines = []
     for model in order:
@@ -184,6 +185,13 @@ def table_of(gathered: Gathered, tested: str, seed: int = 0) -> list[Line]:
         against = None if model == tested else ratio
         lines.append(Line(model, len(by_model[model]), nmse, won, against, p_values.get(model)))
     return lines
+
+
+def _by_unit(runs: Sequence[Errors], units: Tensor) -> Tensor:
+    """Return the squared errors of each seed on each unit, (seed, unit)."""
+    index = units.unique(return_inverse=True)[1]
+    errors = torch.stack([run.squared_error for run in runs])
+    return errors.new_zeros(len(runs), int(index.max()) + 1).index_add(1, index, errors)
 
 
 def _resampled(

@@ -34,6 +34,7 @@ from pibert.comparison.plan import Job
 from pibert.evaluation.by_flow import measures_of, spec_of
 from pibert.evaluation.interval_scores import IntervalLeads
 from pibert.evaluation.intervals import (
+    LEAST,
     TooFew,
     Valued,
     ends,
@@ -199,10 +200,7 @@ def _start_weights(scores: Scores, kind: str, span: int) -> tuple[Tensor | None,
 
 def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | None, str]:
     """Return resamples of frames and of sequences, and their method; None: too few to resample."""
-    facts = scores.card["data"]
-    groups, what = torch.arange(len(facts["names"])), "trajectories"
-    if names := facts["source"].get("group_by"):  # repetitions are not independent
-        groups, what = torch.tensor(condition_numbers(facts, names)), "conditions"
+    groups, what = _groups(scores)
     units = [groups[scores.arrays[f"{kind}/trajectory"]] for kind in ("rows", "sequences")]
     try:
         sampled = (resample_trajectories(u, resamples=RESAMPLES, seed=seed) for u in units)
@@ -219,6 +217,27 @@ def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | 
         return blocks, None, f"blocks of {block} frames {flows}"
     except TooFew:
         return None, None, f"none (the test split has fewer than ten blocks of {block} frames)"
+
+
+def independent_units(scores: Scores) -> Tensor | None:
+    """Return the number of the independent unit of every test frame; None: fewer than ten.
+
+    Units are trajectories, or conditions; of a single recording blocks of three correlation times.
+    """
+    trajectories = scores.arrays["rows/trajectory"]
+    units = _groups(scores)[0][trajectories].unique(return_inverse=True)[1]
+    if len(trajectories.unique()) == 1:
+        block = block_frames(scores.card["correlation_frames"]) or len(units)
+        units = (torch.arange(len(units)) // block).clamp(max=max(len(units) // block - 1, 0))
+    return units if len(units.unique()) >= LEAST else None
+
+
+def _groups(scores: Scores) -> tuple[Tensor, str]:
+    """Return a number for each trajectory, equal for repetitions, and what the numbers count."""
+    facts = scores.card["data"]
+    if names := facts["source"].get("group_by"):  # repetitions are not independent
+        return torch.tensor(condition_numbers(facts, names)), "conditions"
+    return torch.arange(len(facts["names"])), "trajectories"
 
 
 def _stretches(scores: Scores) -> Tensor:

@@ -67,11 +67,17 @@ ROUND_OFF = 1e-9
 """By how much of itself a sum may be smaller and still count as equal."""
 
 
-def paired_tests(scores: Mapping[Job, Scores], tested: str | None) -> list[dict[str, Any]]:
+def paired_tests(
+    scores: Mapping[Job, Scores],
+    tested: str | None,
+    planned: Mapping[str, int] | None = None,
+) -> list[dict[str, Any]]:
     """Return a test against every other model; none without intervals or without ``tested``.
 
     Each has ``model`` (the tested one), ``against``, ``ratio`` with its 95 % interval ``low`` and
-    ``high``, ``p``, and ``p_holm``, corrected for the number of tests.
+    ``high``, ``p``, and ``p_holm``, corrected for the number of tests. They are None for a model
+    without some of its ``planned`` seeds or with one that has no finite error; where that is the
+    tested model there are no tests.
     """
     runs: dict[str, list[Scores]] = {}
     for job, scored in scores.items():
@@ -84,9 +90,20 @@ def paired_tests(scores: Mapping[Job, Scores], tested: str | None) -> list[dict[
     values, resampled = _errors(runs)
     if not resampled:
         return []
+    complete = {
+        model
+        for model, own in runs.items()
+        if len(own) >= (planned or {}).get(model, 0) and math.isfinite(values[model])
+    }
+    if tested not in complete:
+        return []
     squares = {model: _squared_errors(own, units) for model, own in runs.items()}
     tests: list[dict[str, Any]] = []
     for model in (model for model in runs if model != tested):
+        if model not in complete:
+            unknown = dict.fromkeys(("ratio", "low", "high", "p"))
+            tests.append({"model": tested, "against": model, **unknown})
+            continue
         value, ratios = values[model] / values[tested], resampled[model] / resampled[tested]
         low, high = holding(value[None], *ends(ratios[:, None], LEVEL))
         span = {"ratio": as_number(value), "low": as_number(low), "high": as_number(high)}

@@ -133,6 +133,18 @@ def test_seeds_that_disagree_widen_the_interval(carried: Carried) -> None:
     assert paired_tests(own, "pibert-mr") == [] and paired_tests(own | rival, None) == []
 
 
+def test_a_seed_that_diverged_or_is_missing_gives_no_test(carried: Carried) -> None:
+    mine = read_scores(Job("waves", "fno2d", 3).folder(carried.out))
+    ones = torch.ones(len(mine.arrays["rows/trajectory"].unique())).double()
+    names = ("pibert-mr", "rival", "lost")
+    scores = {Job("waves", name, seed): mine for name in names for seed in (0, 1)}
+    scores[Job("waves", "rival", 1)] = with_error(mine, errors=torch.inf * ones)
+    planned = {"pibert-mr": 2, "rival": 2, "lost": 3}
+    assert [test["p"] for test in paired_tests(scores, "pibert-mr", planned)] == [None, None]
+    assert paired_tests(scores, "rival", planned) == paired_tests(scores, "lost", planned) == []
+    assert [test["p"] for test in paired_tests(scores, "pibert-mr")] == [None, 1.0]
+
+
 def test_units_are_flows_conditions_or_blocks_of_one_recording(carried: Carried) -> None:
     scores = read_scores(Job("waves", "fno2d", 3).folder(carried.out))
     scores = replace(scores, card={**scores.card, "correlation_frames": 1.9})

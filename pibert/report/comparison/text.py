@@ -23,21 +23,28 @@ def verdict(data: DatasetResults) -> str:
     """The winner, its margin, and how certain the ranking is."""
     models, best = data.models, data.models[0]
     frames = integer(data.facts["test_frames"])
+    if data.value(best, "nmse") is None:
+        return (
+            f"On {data.name}, over {frames} test frames, no model has a finite error with all of "
+            f"its seeds, so none is the best: {_listed(data.incomplete)}."
+        )
     sentences = [
         f"On {data.name}, over {frames} test frames, {best} predicts the next frame most "
         f"accurately of {len(models)} models: NMSE {_error(data, best)}."
     ]
     if best == "persistence":
         sentences.append("No model beats repeating the last frame.")
-    if len(models) > 1:
+    if len(models) > 1 and data.value(models[1], "nmse") is not None:
         second = models[1]
         times = _times(data, best, second)
         sentences.append(f"Second is {second} with {_error(data, second)}, {times} times as much.")
     for model in ("pibert", "persistence"):
-        if model in models[2:]:
+        if model in models[2:] and data.value(model, "nmse") is not None:
             rank, times = models.index(model) + 1, _times(data, best, model)
             error = _error(data, model)
             sentences.append(f"Rank {rank}: {model} with {error}, {times} times as much.")
+    if data.incomplete:
+        sentences.append(f"Ranked last, since seeds are missing: {_listed(data.incomplete)}.")
     return " ".join([*sentences, *_free_runs(data), _certainty(data)])
 
 

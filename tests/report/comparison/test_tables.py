@@ -12,6 +12,7 @@ from pibert.report.comparison.tables.next_frame import best_models, components, 
 from pibert.report.comparison.tables.paper import published
 from pibert.report.comparison.tables.ranking import overview, paired, rates, seeds, summary
 from pibert.report.comparison.tables.rollouts import rollout
+from pibert.report.comparison.text import verdict
 from tests.comparison.setups import changed
 from tests.report.comparison.handmade_results import handmade, record, together
 
@@ -83,6 +84,23 @@ def test_paired_tests_name_the_better_model_only_where_the_corrected_p_is_small(
     }  # fmt: skip
     assert cell(table, "unet", "NMSE / pibert").note == "[0.700, 5.00]"
     assert cell(table, "unet", "p, corrected").text == "0.00100"
+
+
+def test_models_with_missing_seeds_have_no_mean_and_are_named():
+    errors = {"pibert": [0.02, 0.02], "unet": [0.01], "persistence": 0.04}
+    data = handmade(errors, failed=[("unet", "its loss is not finite")])
+    missing = {"pibert": 0, "persistence": 0, "unet": 1}
+    order = [
+        {"rank": n, "model": m, "nmse": None, "seeds": 1, "missing": count}
+        for n, (m, count) in enumerate(missing.items(), 1)
+    ]
+    facts = {"wakes": {**data.facts, "ranking": order}}
+    data = replace(data, results={**data.results, "data": facts})
+    table = summary(data)
+    assert table is not None and "unet (1 of 2 seeds missing)" in table.caption
+    found = cell(table, "unet", "NMSE")
+    assert found.text == "–" and not found.note and cell(table, "pibert", "NMSE").text == "0.0200"
+    assert "unet (1 of 2 seeds missing)" in verdict(data) and "pibert predicts" in verdict(data)
 
 
 def test_several_seeds_give_mean_spread_and_the_widest_interval():

@@ -83,6 +83,11 @@ def summary(data: DatasetResults) -> Table | None:
         f"shared. {marks(data)} A difference is significant if its 95 % interval, from the same "
         f"bootstrap resamples for both models, excludes zero.{shared_device_text(data)}"
     )
+    if data.incomplete:
+        caption += (
+            f" Models with seeds that failed or have no finite error come last and have no mean: "
+            f"{', '.join(data.incomplete)}."
+        )
     table = table_of(data, "summary", f"{data.name}: next frame, ranked", caption, columns)
     if table is None:
         return None
@@ -188,7 +193,8 @@ def flow_errors(
         if (row["data"], row["model"]) == (data.name, model)
         and (row["metric"], row["lead"]) == (metric, lead)
     ]
-    return [mean_of(seeds) for seeds in zip(*runs, strict=True)]
+    lost = [None] * data.failed[model]
+    return [mean_of([*seeds, *lost]) for seeds in zip(*runs, strict=True)]
 
 
 def flows(data: DatasetResults) -> Table | None:

@@ -8,6 +8,11 @@ of the next frame, the mean over seeds, with a 95 % interval of 10,000 resamples
 and, for each model, of its seeds. Ratios are of errors on the same flows; p-values have Holm's
 correction for the number of models (``pibert/comparison/paired.py``).
 
+Models that pieces share must be the same: their settings, and those of their runs, but for tuning,
+whose choices must agree too. The seeds of a model are those of all pieces. A seed that failed, was
+not run or has no finite error is missing: such a model has no mean and no test, comes after the
+others, and is named below the table.
+
 Where the data have ``group_by``, flows of one condition are resampled together. With fewer than ten
 flows, or conditions, there are no intervals and no tests, and a line below the table says so.
 """
@@ -15,8 +20,10 @@ flows, or conditions, there are no intervals and no tests, and a line below the 
 import argparse
 import gzip
 import json
+import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +31,7 @@ import torch
 from torch import Tensor
 
 from pibert.comparison.paired import holm, p_value
+from pibert.comparison.plan import with_candidates
 from pibert.comparison.results import FORMAT
 from pibert.config import first_difference
 from pibert.evaluation.intervals import LEAST, ends
@@ -31,6 +39,8 @@ from pibert.evaluation.intervals import LEAST, ends
 RESAMPLES = 10_000
 _OWN = ("candidates", "seeds", "tuning", "tested")
 """Settings of a plan that may differ between pieces."""
+_TUNED = ("optimizer", "learning_rate")
+"""Settings of a model that tuning chooses; its runs state them."""
 Run = tuple[str, int]
 """Model and seed."""
 
@@ -50,6 +60,8 @@ class Gathered(NamedTuple):
     """The number of the independent unit of each test flow, (flow,)."""
     grouped_by: tuple[str, ...] = ()
     """Parameters in which the flows of a unit agree; empty: each flow is a unit."""
+    missing: Mapping[Run, str] = {}
+    """Runs without errors, and why."""
 
     @property
     def few(self) -> str | None:
@@ -61,6 +73,11 @@ class Gathered(NamedTuple):
         if self.grouped_by:
             found += f" are repetitions of {count} conditions ({', '.join(self.grouped_by)})"
         return f"No intervals and no tests: {found}; at least {LEAST} independent ones are needed."
+
+    @property
+    def reports(self) -> list[str]:
+        """Return a sentence for every missing run."""
+        return [f"{model}: seed {seed} {why}." for (model, seed), why in self.missing.items()]
 
 
 class Value(NamedTuple):
@@ -80,7 +97,9 @@ class Line(NamedTuple):
 
     model: str
     seeds: int
-    nmse: Value
+    missing: int
+    """Seeds without errors; with any, ``nmse`` is None."""
+    nmse: Value | None
     flows_won: int
     ratio: Value | None
     p: float | None
@@ -98,12 +117,14 @@ def read(path: Path) -> dict[str, Any]:
         raise SystemExit(f"{path}: no such file; run the comparison first") from None
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise SystemExit(f"{path}: not the results of a comparison ({error})") from None
-    return found
+    return {**found, "comparison": with_candidates(found["comparison"])}
 
 
 def gathered(pieces: Mapping[str, Mapping[str, Any]], data: str) -> Gathered:
     """Return the errors of every run on a data set, refusing pieces that cannot be compared."""
     runs: dict[Run, Errors] = {}
+    lost: dict[Run, str] = {}
+    models: dict[tuple[str, str], tuple[str, Any]] = {}
     (first_name, first), *_ = pieces.items()
     for name, results in pieces.items():
         if data not in results["data"]:
@@ -114,25 +135,78 @@ def gathered(pieces: Mapping[str, Mapping[str, Any]], data: str) -> Gathered:
             raise SystemExit(
                 f"{first_name} and {name} differ in {key}: {str(here)[:200]} and {str(there)[:200]}"
             )
+        for (model, what), found in _models(results, data).items():
+            before, known = models.setdefault((model, what), (name, found))
+            if known != found:
+                key, here, there = first_difference(known, found, what)
+                raise SystemExit(
+                    f"{before} and {name} have different models named {model!r}: {key} is "
+                    f"{str(here)[:200]} and {str(there)[:200]}; rename one of them"
+                )
+        for run in results["runs"]:
+            if run["data"] == data and "failed" in run:
+                lost[run["model"], run["seed"]] = f"failed in {name}: {run['failed']}"
         frames = torch.tensor([flow["test_frames"] for flow in results["data"][data]["flows"]])
         tables: dict[Run, dict[str, Tensor]] = {}
         for row in results["by_flow"]:
             if row["data"] == data and row["lead"] is None and row["metric"] in ("nmse", "rmse"):
-                if None in row["flows"]:
-                    raise SystemExit(f"{name}: {row['model']} has no error on some test flows")
-                values = torch.tensor(row["flows"], dtype=torch.float64)
+                if None in row["flows"] and row["metric"] == "rmse":
+                    lost[row["model"], row["seed"]] = f"has no finite error in {name}"
+                values = torch.tensor(
+                    [math.nan if value is None else value for value in row["flows"]],
+                    dtype=torch.float64,
+                )
                 tables.setdefault((row["model"], row["seed"]), {})[row["metric"]] = values
         for run, table in tables.items():
             squared = table["rmse"].square() * frames
-            found = Errors(squared, squared / table["nmse"])
-            if run in runs and not all(map(torch.allclose, runs[run], found)):
+            if not bool(squared.isfinite().all()):
+                continue
+            errors = Errors(squared, squared / table["nmse"])
+            if not bool(errors.energy.isfinite().all()):
+                raise SystemExit(f"{name}: {run[0]} has no NMSE on some test flows")
+            if run in runs and not all(map(torch.allclose, runs[run], errors)):
                 raise SystemExit(f"{name}: {run[0]} with seed {run[1]} has other errors elsewhere")
-            runs[run] = found
+            runs[run] = errors
     facts = first["data"][data]
     names = tuple(facts["source"].get("group_by") or ())
     own = [flow["condition"] for flow in facts["flows"]]
     units = own if names and None not in own else range(len(own))  # None: no two flows share one
-    return Gathered(runs, torch.tensor(list(units)), names)
+    missing = _missing(pieces.values(), data, runs, lost)
+    return Gathered(runs, torch.tensor(list(units)), names, missing)
+
+
+def _models(results: Mapping[str, Any], data: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the ``settings`` of each model, and those that its ``run`` on a data set states."""
+    found = {
+        (model, "settings"): {key: value for key, value in settings.items() if key not in _TUNED}
+        for model, settings in results["comparison"]["candidates"].items()
+    }
+    for run in results["runs"]:
+        if run["data"] == data and "failed" not in run:
+            stated = {key: run.get(key) for key in (*_TUNED, "name", "config")}
+            found[run["model"], "run"] = stated
+    return found
+
+
+def _missing(
+    pieces: Iterable[Mapping[str, Any]],
+    data: str,
+    runs: Mapping[Run, Errors],
+    lost: Mapping[Run, str],
+) -> dict[Run, str]:
+    """Return the runs without errors: all trained models need the seeds of all pieces."""
+    rows = [run for results in pieces for run in results["runs"] if run["data"] == data]
+    trained = {run["model"] for run in rows if run.get("training") or "failed" in run}
+    added = {
+        model
+        for results in pieces
+        for model, settings in results["comparison"]["candidates"].items()
+        if settings.get("run") is not None
+    }
+    seeds = dict.fromkeys(run["seed"] for run in rows if run["model"] in trained - added)
+    planned = [(run["model"], run["seed"]) for run in rows]
+    planned += [(model, seed) for model in sorted(trained - added) for seed in seeds]
+    return {run: lost.get(run, "was not run") for run in dict.fromkeys(planned) if run not in runs}
 
 
 def _shared(results: Mapping[str, Any], data: str) -> dict[str, Any]:
@@ -151,12 +225,14 @@ def _shared(results: Mapping[str, Any], data: str) -> dict[str, Any]:
 
 
 def table_of(gathered: Gathered, tested: str, seed: int = 0) -> list[Line]:
-    """Return the models by their error, the lowest first."""
-    by_model: dict[str, list[Errors]] = {}
+    """Return the models by their error, the lowest first; then those with missing seeds."""
+    missing = Counter(model for model, _ in gathered.missing)
+    runs: dict[str, list[Errors]] = {model: [] for model in missing}
     for (model, _), errors in gathered.errors.items():
-        by_model.setdefault(model, []).append(errors)
-    if tested not in by_model:
-        raise SystemExit(f"no model {tested!r}, but {', '.join(by_model)}; choose with --tested")
+        runs.setdefault(model, []).append(errors)
+    if tested not in runs:
+        raise SystemExit(f"no model {tested!r}, but {', '.join(runs)}; choose with --tested")
+    by_model = {model: own for model, own in runs.items() if not missing[model]}
     values = {
         model: float(torch.stack([e.squared_error.sum() / e.energy.sum() for e in own]).mean())
         for model, own in by_model.items()
@@ -165,9 +241,9 @@ def table_of(gathered: Gathered, tested: str, seed: int = 0) -> list[Line]:
         model: torch.stack([e.squared_error for e in own]).mean(0)
         for model, own in by_model.items()
     }
-    best = torch.stack(list(of_flows.values())).argmin(0).tolist()
+    best = torch.stack(list(of_flows.values())).argmin(0).tolist() if of_flows else []
     order = sorted(values, key=values.__getitem__)
-    others = [model for model in order if model != tested]
+    others = [model for model in order if model != tested and tested in values]
     resampled: dict[str, Tensor] = {}
     p_values: dict[str, float | None] = {}
     if gathered.few is None:
@@ -177,13 +253,17 @@ def table_of(gathered: Gathered, tested: str, seed: int = 0) -> list[Line]:
         p_values = dict(zip(others, holm(found), strict=True))
     lines = []
     for model in order:
-        nmse, ratio = Value(values[model]), Value(values[model] / values[tested])
+        nmse, ratio = Value(values[model]), None
         if resampled:
             nmse = _with_interval(nmse, resampled[model])
-            ratio = _with_interval(ratio, resampled[model] / resampled[tested])
+        if model in others:
+            ratio = Value(values[model] / values[tested])
+            if resampled:
+                ratio = _with_interval(ratio, resampled[model] / resampled[tested])
         won = best.count(list(of_flows).index(model))
-        against = None if model == tested else ratio
-        lines.append(Line(model, len(by_model[model]), nmse, won, against, p_values.get(model)))
+        lines.append(Line(model, len(by_model[model]), 0, nmse, won, ratio, p_values.get(model)))
+    for model, count in sorted(missing.items(), key=lambda pair: pair[1]):
+        lines.append(Line(model, len(runs[model]), count, None, 0, None, None))
     return lines
 
 
@@ -227,7 +307,10 @@ def markdown(lines: Sequence[Line], tested: str, *notes: str | None) -> str:
     for line in lines:
         ratio = "–" if line.ratio is None else str(line.ratio)
         p = "–" if line.p is None else f"{line.p:.2g}"
-        cells = (line.model, line.seeds, line.nmse, line.flows_won, ratio, p)
+        seeds = str(line.seeds)
+        if line.missing:
+            seeds += f" of {line.seeds + line.missing}"
+        cells = (line.model, seeds, line.nmse or "–", line.flows_won, ratio, p)
         rows.append(f"| {' | '.join(map(str, cells))} |")
     rows += [f"\n{note}" for note in notes if note]
     return "\n".join(rows) + "\n"
@@ -248,7 +331,7 @@ def main() -> None:
         parser.error(f"several data sets ({', '.join(names)}); choose with --data")
     data = options.data or names[0]
     found = gathered(pieces, data)
-    text = markdown(table_of(found, options.tested), options.tested, found.few)
+    text = markdown(table_of(found, options.tested), options.tested, found.few, *found.reports)
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
     print(text, end="")

@@ -11,12 +11,15 @@ those of ``coarse-solver`` the solver on a coarser grid, whose grid and time ``d
 Beside it are plan, commit, versions, and facts and cost of every run. ``tuning`` has the trials
 that chose learning rate and optimiser of every tuned model (``comparison/trials.py``), ``by_flow``
 the main errors of every test flow and condition (``evaluation/by_flow.py``), which ``data`` lists.
+``ranking`` of each data set has complete models first; ``missing`` counts seeds that failed or have
+no finite error.
 ``paired_tests`` of each data set compare one model with every other (``comparison/paired.py``).
 """
 
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,7 @@ from pibert.experiments.evaluation import RECIPE
 from pibert.experiments.run_folder import commit, curves_of, versions
 from pibert.files import read_json
 from pibert.progress import digits
+from pibert.report.comparison.results import mean_of, missing_text
 
 FORMAT = 1
 FILES = ("results.json", "results.csv", "flows.csv", "curves.csv")
@@ -82,7 +86,8 @@ def gather(
         refuse_unlike(scores)
         first = next(iter(scores.values()))
         coarse = read_coarse_solver(comparison, name, scores, out)
-        rows, method = rows_of(scores, coarse)
+        planned = Counter(job.candidate for job in comparison.jobs() if job.data == name)
+        rows, method = rows_of(scores, coarse, planned)
         for job, scored in scores.items():
             for metric, value in summary_of(scored).items():
                 better = "none" if "share" in metric else "lower"
@@ -96,8 +101,8 @@ def gather(
             "units": first.card["data"]["spec"]["units"],
             "correlation_frames": first.card["correlation_frames"],
             "intervals": method,
-            "ranking": ranking(rows),
-            "paired_tests": paired_tests(scores, comparison.tested_model),
+            "ranking": ranking(rows, planned),
+            "paired_tests": paired_tests(scores, comparison.tested_model, planned),
             **flows_of(first),
         }
         oscillator = out / "runs" / name / WAKE_OSCILLATOR
@@ -155,16 +160,16 @@ def ranking_table(results: Mapping[str, Any], name: str) -> Iterator[tuple[str, 
         records = [r for r in results["records"] if wanted.items() <= r.items()]
         nmse, skill = ([r for r in records if r["metric"] == m] for m in ("nmse", "skill"))
         span = "–"
-        if all(r["low"] is not None for r in nmse):
+        if not row["missing"] and all(r["low"] is not None for r in nmse):
             span = f"{min(r['low'] for r in nmse):.3g} to {max(r['high'] for r in nmse):.3g}"
-        skills = [r["value"] for r in skill if r["value"] is not None]
+        mean = None if row["missing"] else mean_of([r["value"] for r in skill])
         runs = (r for r in results["runs"] if key.items() <= r.items() and "failed" not in r)
         yield (
             str(row["rank"]),
-            row["model"],
-            f"{row['nmse']:.3g}",
+            row["model"] + missing_text(row),
+            "–" if row["nmse"] is None else f"{row['nmse']:.3g}",
             span,
-            digits(round(sum(skills) / len(skills), 9) if skills else None),  # 0 of persistence
+            digits(None if mean is None else round(mean, 9)),  # 0 of persistence
             f"{next(runs)['cost']['parameters']:,}",
         )
 

@@ -7,9 +7,12 @@ a difference is that on the same frames.
 Runs are compared in fields. The field of a seed has one run of every model: that of the seed, or
 else the model's first, since predictors without training have no other.
 
+A model is complete in a score if all of its planned seeds have a finite value. Means are over all
+seeds, and only complete models have one: seeds that failed or diverged must not improve it.
+
 ``against_best`` is about one score, not the whole model. The best model of a score has the best
-mean over its seeds; its runs are ``best``. Any other run is compared with the run of that model in
-the field of its seed: ``different`` if the interval of the difference excludes zero, else
+mean of the complete ones; its runs are ``best``. Any other run is compared with the run of that
+model in the field of its seed: ``different`` if the interval of the difference excludes zero, else
 ``level``. None: there is no interval, or neither low nor high is better.
 
 Rollouts and free runs are resampled by flow, or by stretches in time where there are fewer than ten
@@ -34,6 +37,7 @@ from pibert.comparison.plan import Job
 from pibert.evaluation.by_flow import measures_of, spec_of
 from pibert.evaluation.interval_scores import IntervalLeads
 from pibert.evaluation.intervals import (
+    LEAST,
     TooFew,
     Valued,
     ends,
@@ -69,18 +73,30 @@ TRUTH = "truth"
 Row = dict[str, Any]
 
 
-def ranking(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Rank models by the mean of the headline over their seeds, the best first."""
-    by_model: dict[str, list[float]] = {}
+def ranking(rows: Iterable[Row], planned: Mapping[str, int] | None = None) -> list[dict[str, Any]]:
+    """Rank models by the mean of the headline over their seeds, the best first.
+
+    Models with ``missing`` seeds, which failed or have no finite error, come after all others and
+    have no mean; those that miss fewer come first.
+
+    Args:
+        rows: Of one data set.
+        planned: The number of seeds of each model; without it, those that have a row.
+    """
+    by_model: dict[str, list[float | None]] = {}
     for row in rows:
-        key = (row["space"], row["metric"], row["component"])
-        if key == HEADLINE and row["value"] is not None:
+        if (row["space"], row["metric"], row["component"]) == HEADLINE:
             by_model.setdefault(row["model"], []).append(row["value"])
-    means = {model: sum(values) / len(values) for model, values in by_model.items()}
-    return [
-        {"rank": rank, "model": model, "nmse": means[model], "seeds": len(by_model[model])}
-        for rank, model in enumerate(sorted(means, key=means.__getitem__), start=1)
-    ]
+    entries = []
+    for model, values in by_model.items():
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        missing = max(len(values), (planned or {}).get(model, 0)) - len(known)
+        mean = sum(known) / len(known) if known else math.inf
+        nmse = None if missing else mean
+        entry = {"model": model, "nmse": nmse, "seeds": len(known), "missing": missing}
+        entries.append(((missing, mean), entry))
+    entries.sort(key=lambda pair: pair[0])
+    return [{"rank": rank, **entry} for rank, (_, entry) in enumerate(entries, start=1)]
 
 
 @runtime_checkable
@@ -116,16 +132,21 @@ class _Scored(NamedTuple):
 
 
 def rows_of(
-    scores: Mapping[Job, Scores], coarse_solver: Scores | None = None
+    scores: Mapping[Job, Scores],
+    coarse_solver: Scores | None = None,
+    planned: Mapping[str, int] | None = None,
 ) -> tuple[list[Row], str]:
-    """Return the rows of one data set, and the method of their intervals."""
+    """Return the rows of one data set, and the method of their intervals.
+
+    ``planned`` has the number of seeds of each model; without it, those with scores are all.
+    """
     first = next(iter(scores.values()))
     weights, sequence_weights, method = row_weights(first)
     by_job: dict[Job, list[Row]] = {job: [] for job in scores}
 
     def add(scored: _Scored) -> None:
         terms = {job: scored.terms(own) for job, own in scores.items()}
-        for job, rows in _measure_rows(terms, scored).items():
+        for job, rows in _measure_rows(terms, scored, planned).items():
             by_job[job] += rows
 
     for name, measure in measures_of(first).items():
@@ -199,10 +220,7 @@ def _start_weights(scores: Scores, kind: str, span: int) -> tuple[Tensor | None,
 
 def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | None, str]:
     """Return resamples of frames and of sequences, and their method; None: too few to resample."""
-    facts = scores.card["data"]
-    groups, what = torch.arange(len(facts["names"])), "trajectories"
-    if names := facts["source"].get("group_by"):  # repetitions are not independent
-        groups, what = torch.tensor(condition_numbers(facts, names)), "conditions"
+    groups, what = _groups(scores)
     units = [groups[scores.arrays[f"{kind}/trajectory"]] for kind in ("rows", "sequences")]
     try:
         sampled = (resample_trajectories(u, resamples=RESAMPLES, seed=seed) for u in units)
@@ -221,6 +239,27 @@ def row_weights(scores: Scores, seed: int = 0) -> tuple[Tensor | None, Tensor | 
         return None, None, f"none (the test split has fewer than ten blocks of {block} frames)"
 
 
+def independent_units(scores: Scores) -> Tensor | None:
+    """Return the number of the independent unit of every test frame; None: fewer than ten.
+
+    Units are trajectories, or conditions; of a single recording blocks of three correlation times.
+    """
+    trajectories = scores.arrays["rows/trajectory"]
+    units = _groups(scores)[0][trajectories].unique(return_inverse=True)[1]
+    if len(trajectories.unique()) == 1:
+        block = block_frames(scores.card["correlation_frames"]) or len(units)
+        units = (torch.arange(len(units)) // block).clamp(max=max(len(units) // block - 1, 0))
+    return units if len(units.unique()) >= LEAST else None
+
+
+def _groups(scores: Scores) -> tuple[Tensor, str]:
+    """Return a number for each trajectory, equal for repetitions, and what the numbers count."""
+    facts = scores.card["data"]
+    if names := facts["source"].get("group_by"):  # repetitions are not independent
+        return torch.tensor(condition_numbers(facts, names)), "conditions"
+    return torch.arange(len(facts["names"])), "trajectories"
+
+
 def _stretches(scores: Scores) -> Tensor:
     """Return a number for every frame, the same within a stretch of a trajectory without a gap.
 
@@ -237,14 +276,16 @@ def _stretches(scores: Scores) -> Tensor:
     return torch.cat((indices.new_zeros(1), breaks.long().cumsum(0)))
 
 
-def _measure_rows(terms: Mapping[Job, Tensor], scored: _Scored) -> dict[Job, list[Row]]:
+def _measure_rows(
+    terms: Mapping[Job, Tensor], scored: _Scored, planned: Mapping[str, int] | None = None
+) -> dict[Job, list[Row]]:
     """Return the rows of all runs for one measure."""
     measure, weights = scored.measure, scored.weights
     values = {job: measure.values(own.sum(0)) for job, own in terms.items()}
     resampled: dict[Job, Tensor] = {}
     if weights is not None:
         resampled = {job: resampled_values(measure, own, weights) for job, own in terms.items()}
-    best = [_best(entry, index, values) for index, entry in enumerate(measure.entries)]
+    best = [_best(entry, index, values, planned) for index, entry in enumerate(measure.entries)]
     fields = {seed: _field(terms, seed) for seed in {job.seed for job in terms}}
     rows: dict[Job, list[Row]] = {}
     for job, found in values.items():
@@ -264,12 +305,18 @@ def _measure_rows(terms: Mapping[Job, Tensor], scored: _Scored) -> dict[Job, lis
     return rows
 
 
-def _best(entry: Entry, index: int, values: Mapping[Job, Tensor]) -> str:
-    """Return the model with the best mean over its seeds; empty if none is better than another."""
+def _best(
+    entry: Entry,
+    index: int,
+    values: Mapping[Job, Tensor],
+    planned: Mapping[str, int] | None = None,
+) -> str:
+    """Return the complete model with the best mean; empty if none is better than another."""
     found: dict[str, list[float]] = {}
     for job, scored in values.items():
         found.setdefault(job.candidate, []).append(float(scored[index]))
-    means = {model: sum(known) / len(known) for model, known in found.items()}
+    complete = {m: own for m, own in found.items() if len(own) >= (planned or {}).get(m, 0)}
+    means = {model: sum(known) / len(known) for model, known in complete.items()}
     means = {model: mean for model, mean in means.items() if math.isfinite(mean)}
     if entry.better == "none" or not means:
         return ""

@@ -15,7 +15,14 @@ from torch import Tensor
 
 import pibert
 from pibert.comparison.plan import Job
-from pibert.comparison.results import CURVE_COLUMNS, gather, ranking, read_results, refuse_unlike
+from pibert.comparison.results import (
+    CURVE_COLUMNS,
+    gather,
+    ranking,
+    ranking_table,
+    read_results,
+    refuse_unlike,
+)
 from pibert.comparison.rows import _best, rows_of
 from pibert.evaluation.by_flow import measures_of
 from pibert.evaluation.measure import Entry
@@ -138,7 +145,45 @@ def test_intervals_resample_conditions_or_blocks_of_several_correlation_times(
 def test_a_model_with_a_seed_that_diverged_is_not_the_best() -> None:
     values = {("a", 0): 0.1, ("a", 1): math.inf, ("b", 0): 0.2, ("b", 1): 0.3}
     jobs = {Job("waves", *key): torch.tensor([value]) for key, value in values.items()}
-    assert _best(Entry(metric="error", component="all"), 0, jobs) == "b"
+    entry = Entry(metric="error", component="all")
+    assert _best(entry, 0, jobs) == "b"
+    # Of three planned seeds of "b" one has failed.
+    assert _best(entry, 0, jobs, {"a": 2, "b": 3}) == ""
+
+
+def test_a_model_with_a_failed_seed_is_neither_first_nor_best_nor_tested(
+    carried: Carried, tmp_path: Path
+) -> None:
+    given = carried.comparison.candidates
+    candidates = {name: given[name] for name in ("pibert", "fno2d", "persistence")}
+    plan = replace(carried.comparison, candidates=candidates)
+    for job in carried.comparison.jobs():
+        save_into = job.folder(tmp_path)
+        save_into.mkdir(parents=True)
+        save_scores(save_into, read_scores(job.folder(carried.out)))
+    complete = gather(plan, tmp_path, {})["data"]["waves"]
+    first, second = (row["model"] for row in complete["ranking"][:2])
+    assert candidates[first].is_trained
+    tested = "pibert" if first == "fno2d" else "fno2d"
+    plan = replace(plan, tested=tested)
+    complete = gather(plan, tmp_path, {})["data"]["waves"]
+    lost = Job("waves", first, 1)
+    results = gather(plan, tmp_path, {lost: "its loss is not finite"})
+    facts = results["data"]["waves"]
+    assert [row["model"] for row in facts["ranking"]][-1] == first
+    assert facts["ranking"][-1] | {"nmse": None, "seeds": 1, "missing": 1} == facts["ranking"][-1]
+    where = {"metric": "nmse", "component": "all", "space": "physical", "seed": 3}
+    assert facts["ranking"][0]["model"] == second
+    assert value_of(results["records"], model=second, **where)["against_best"] == "best"
+    assert value_of(results["records"], model=first, **where)["against_best"] != "best"
+    tests = {test["against"]: test for test in facts["paired_tests"]}
+    assert tests[first]["ratio"] is tests[first]["p"] is tests[first]["p_holm"] is None
+    others = {test["against"]: test["p"] for test in complete["paired_tests"]} | {first: None}
+    assert {model: test["p"] for model, test in tests.items()} == others
+    shown = list(ranking_table(results, "waves"))[-1]
+    assert shown[1] == f"{first} (1 of 2 seeds missing)" and shown[2:5] == ("–", "–", "–")
+    without = gather(plan, tmp_path, {Job("waves", tested, 1): "failed"})
+    assert without["data"]["waves"]["paired_tests"] == []
 
 
 def test_marks_compare_with_the_best_model_of_each_number(carried: Carried) -> None:
@@ -168,13 +213,20 @@ def test_marks_compare_with_the_best_model_of_each_number(carried: Carried) -> N
 
 def test_models_are_ranked_by_the_mean_of_their_seeds() -> None:
     plain = {"space": "physical", "metric": "nmse", "component": "all"}
-    values: dict[str, list[float | None]] = {"a": [0.5, 0.1], "b": [0.2], "c": [0.25, None]}
+    values: dict[str, list[float | None]]
+    values = {"a": [0.5, 0.1], "b": [0.2, 0.2], "c": [0.01, None], "d": [math.inf, math.nan]}
+    values |= {"e": [0.02]}
     records: list[dict[str, Any]]
     records = [{**plain, "model": m, "value": v} for m, own in values.items() for v in own]
     records += [{**plain, "component": "u", "model": "a", "value": 0.0}]
-    found = [(entry["rank"], entry["model"]) for entry in ranking(records)]
-    assert found == [(1, "b"), (2, "c"), (3, "a")]
-    assert ranking(records)[2]["nmse"] == pytest.approx(0.3)
+    found = ranking(records, {"a": 2, "b": 2, "c": 2, "d": 2, "e": 2})
+    # A seed that failed (c), has no row (e), or no finite error (d) is worse than none.
+    assert [(row["rank"], row["model"]) for row in found] == list(enumerate("baced", 1))
+    by_model = {row["model"]: row for row in found}
+    assert by_model["a"]["nmse"] == pytest.approx(0.3) and by_model["a"]["missing"] == 0
+    for model, missing in {"c": 1, "d": 2, "e": 1}.items():
+        assert by_model[model]["nmse"] is None and by_model[model]["missing"] == missing
+    assert [row["model"] for row in ranking(records)][0] == "e"  # one seed was planned
 
 
 def test_the_table_is_the_list_of_records(carried: Carried) -> None:

@@ -1,5 +1,6 @@
 """Results of all models on one dataset: what every table and figure of a report is made from."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,9 +104,21 @@ class DatasetResults:
     def value(
         self, model: str, metric: str, component: str = "all", space: str = "physical"
     ) -> float | None:
-        """The mean over seeds; None where one has no finite value."""
+        """The mean over seeds; None where one failed or has no finite value."""
         found = [record["value"] for record in self.find(model, metric, component, space)]
-        return mean_of(found)
+        return mean_of([*found, *[None] * self.failed[model]])
+
+    @cached_property
+    def failed(self) -> Counter[str]:
+        """How many runs of each model failed, on this dataset."""
+        runs = (run for run in self.results["runs"] if run["data"] == self.name)
+        return Counter(run["model"] for run in runs if "failed" in run)
+
+    @cached_property
+    def incomplete(self) -> tuple[str, ...]:
+        """Models without some of their seeds, as ``unet (1 of 3 seeds missing)``."""
+        found = ((row["model"], missing_text(row)) for row in self.facts["ranking"])
+        return tuple(model + text for model, text in found if text)
 
     def first(self, model: str) -> Scores:
         """Scores of a model's first seed, or of the coarse solver."""
@@ -229,6 +242,12 @@ def describe_solver(facts: Mapping[str, Any]) -> str:
 def parameter_text(value: float) -> str:
     """A parameter of a flow; a large one to the unit, since it may identify the flow."""
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+
+
+def missing_text(row: Mapping[str, Any]) -> str:
+    """`` (1 of 3 seeds missing)`` for a model of the ranking; empty for a complete one."""
+    missing = row.get("missing", 0)  # older results have no such number
+    return f" ({missing} of {counted(missing + row['seeds'], 'seed')} missing)" if missing else ""
 
 
 def mean_of(values: Sequence[int | float | None]) -> float | None:

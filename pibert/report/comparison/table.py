@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pibert.report.comparison.results import DatasetResults, mean_of
+from pibert.report.comparison.results import DatasetResults
 from pibert.report.figures import with_unit
 
 UNKNOWN = "–"
@@ -208,13 +208,14 @@ def measured(data: DatasetResults, column: Metric) -> Numbers | None:
     form = form or (near_one if metric in _NEAR_ONE else digits)
     seen = [data.value(m, metric, truth, space) for m in data.models] if truth else []
     known = next((value for value in seen if value is not None), None)
+    values = {m: data.value(m, metric, component, space) for m in data.models}
     return Numbers(
         label=with_unit(column.label, records[0]["unit"]) + _ARROWS.get(better, ""),
-        values={m: mean_of([record["value"] for record in rows]) for m, rows in found.items()},
+        values=values,
         better=better,
         ideal=ideal,
         form=form,
-        notes={m: beside(rows) for m, rows in found.items()},
+        notes={m: "" if values[m] is None else beside(rows) for m, rows in found.items()},
         level=frozenset(m for m, rows in found.items() if ranked and is_level(rows)),
         feet={} if known is None else {"(data)": Cell(text=form(known), number=known)},
     )

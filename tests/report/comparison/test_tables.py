@@ -87,6 +87,22 @@ def test_paired_tests_name_the_better_model_only_where_the_corrected_p_is_small(
     assert cell(table, "unet", "p, corrected").text == "0.00100"
 
 
+def test_models_with_missing_seeds_have_no_mean_and_are_named():
+    errors = {"pibert": [0.02, 0.02], "unet": [0.01], "persistence": 0.04}
+    data = handmade(errors, failed=[("unet", "its loss is not finite")])
+    missing = {"pibert": 0, "persistence": 0, "unet": 1}
+    order = [
+        {"rank": n, "model": m, "nmse": None, "seeds": 1, "missing": count}
+        for n, (m, count) in enumerate(missing.items(), 1)
+    ]
+    facts = {"wakes": {**data.facts, "ranking": order}}
+    data = replace(data, results={**data.results, "data": facts})
+    table = summary(data)
+    assert table is not None and "unet (1 of 2 seeds missing)" in table.caption
+    found = cell(table, "unet", "NMSE")
+    assert found.text == "–" and not found.note and cell(table, "pibert", "NMSE").text == "0.0200"
+
+
 def test_several_seeds_give_mean_spread_and_the_widest_interval():
     pibert, unet = [0.010, 0.014, 0.018], [0.02, 0.02, 0.03]
     data = handmade({"pibert": pibert, "unet": unet, "persistence": 0.04})

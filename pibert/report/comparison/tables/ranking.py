@@ -84,6 +84,11 @@ def summary(data: DatasetResults) -> Table | None:
         "bootstrap resamples for both models, excludes zero. Intervals cover the choice of test "
         f"frames only.{shared_device_text(data)}"
     )
+    if data.incomplete:
+        caption += (
+            f" Models with seeds that failed or have no finite error come last and have no mean: "
+            f"{', '.join(data.incomplete)}."
+        )
     table = table_of(data, "summary", f"{data.name}: next frame, ranked", caption, columns)
     if table is None:
         return None
@@ -128,15 +133,17 @@ def paired(data: DatasetResults) -> Table | None:
             verdict = f"{better} better" if test["p_holm"] < 0.05 else "not significant"
         numbers = (_number(test["ratio"], note), _number(test["p"]), _number(test["p_holm"]))
         rows.append((Cell(text=model), *numbers, Cell(text=verdict)))
-    seeds = (
-        "and seeds" if len(data.seeds) > 1 else "of one seed, which leaves out chance in training"
-    )
+    seeds = "other flows and other seeds"
+    if len(data.seeds) < 2:
+        seeds = "other flows, of one seed, which leaves out chance in training"
+    if "blocks" in data.facts["intervals"]:
+        seeds = seeds.replace("other flows", "other times of this flow")
     caption = (
         f"NMSE of the next frame relative to {tested}, with its 95 % interval: above 1 {tested} is "
-        f"better. Paired bootstrap of 10,000 resamples over {data.facts['intervals']} {seeds}, "
-        f"so no p-value is below 2e-4; p-values are two-sided and corrected for {len(tests)} tests "
-        "by Holm's method. Significant: corrected p below 0.05. With few flows or "
-        "seeds the true p-values are somewhat larger."
+        f"better. Intervals are a paired bootstrap over {data.facts['intervals']}, p-values a sign "
+        f"flip permutation test; with several seeds also Student's t over seeds, of which the "
+        f"larger counts. They are two-sided, about {seeds}, and corrected for {len(tests)} tests "
+        "by Holm's method. Significant: corrected p below 0.05."
     )
     return Table(
         name=slug(f"{data.name}-paired"),
@@ -187,7 +194,8 @@ def flow_errors(
         if (row["data"], row["model"]) == (data.name, model)
         and (row["metric"], row["lead"]) == (metric, lead)
     ]
-    return [mean_of(seeds) for seeds in zip(*runs, strict=True)]
+    lost = [None] * data.failed[model]
+    return [mean_of([*seeds, *lost]) for seeds in zip(*runs, strict=True)]
 
 
 def flows(data: DatasetResults) -> Table | None:

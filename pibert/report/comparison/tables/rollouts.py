@@ -75,6 +75,11 @@ def rollout(data: DatasetResults) -> Table | None:
         f"APEBench. Bold: best of the column. Intervals (95 %): {facts.get('intervals', 'none')}."
     )
     shown, solver = columns(data.scores), data.coarse_solver
+    # A mean over some of the seeds would look like that over all.
+    shown = [
+        replace(c, values={m: None if data.failed[m] else v for m, v in c.values.items()})
+        for c in shown
+    ]
     if solver is not None and "rollout" in solver.card:
         caption += f" Last row: {describe_solver(data.facts['coarse_solver'])}."
         shown = [

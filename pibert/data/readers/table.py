@@ -259,6 +259,7 @@ def _trajectory(
         x,
         y,
         time=times,
+        counted=numbered,
         valid=valid,
         filled=None if filled is None else filled > 0,
         units=units,

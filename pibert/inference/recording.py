@@ -283,13 +283,18 @@ class FittedRecording:
         rows = torch.tensor(newest)[:, None] - first + torch.arange(1 - self.history, 1)
         return fields[rows], known[rows].all(1)
 
-    def batches(self, frames: Sequence[int]) -> Iterator[list[int]]:
-        """Runs of consecutive frames, few enough to hold their windows in memory."""
+    def batches(self, ends: Mapping[int, int]) -> Iterator[list[int]]:
+        """Runs of consecutive frames of a stretch, few enough to hold their windows in memory.
+
+        Args:
+            ends: The frames, in their order, and the first frame after the stretch of each.
+        """
         _, c, ny, nx = self.trajectory.states.shape
         most = max(1, min(64, (1 << 22) // (self.history * c * ny * nx)))
         batch: list[int] = []
-        for frame in frames:
-            if batch and (frame != batch[-1] + 1 or len(batch) == most):
+        for frame, stop in ends.items():
+            apart = bool(batch) and (frame != batch[-1] + 1 or stop != ends[batch[-1]])
+            if apart or len(batch) == most:
                 yield batch
                 batch = []
             batch.append(frame)

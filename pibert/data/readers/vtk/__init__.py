@@ -166,6 +166,8 @@ def _open(
         comment = _OWN.search(file.read(_HEAD))
     record = {} if comment is None else own_record(comment[1].decode("utf-8", "replace"))
     own = own_spec(record)
+    if record:
+        hints = replace(hints, time_unit=None)  # the record states it
     if own is not None and not hints.channels:
         keys = {name: name for name in own.channels}
         for letter, index in zip("xy", own.velocity or (), strict=False):

@@ -190,6 +190,34 @@ def test_a_time_step_that_disagrees_with_stated_times_is_refused(
     assert uneven.time.tolist() == UNEVEN and uneven.spec.dt is None and uneven.time_unit == "ms"
 
 
+@pytest.mark.parametrize("kind", ["npz", "csv", "native"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_unit_of_time_does_not_make_frame_numbers_times(
+    tmp_path: Path, kind: str, missing: bool
+) -> None:
+    numbers = [0, 1, 2, 4] if missing else [0, 1, 2, 3]
+    path, times = tmp_path / "run", [float(number) for number in numbers]
+    if kind == "native":
+        counted = trajectory_of(units=("m/s", "m/s"), length_unit="m", time=times)
+        write(path := tmp_path / "a.h5", [counted])
+    elif kind == "npz":
+        times = [0.0, 1.0, 2.0, 3.0]
+        np.savez(path := tmp_path / "a.npz", u=np.ones((4, 4, 5)), v=np.ones((4, 4, 5)))
+    else:
+        path.mkdir()
+        for number in numbers:
+            rows = [f"{x},{y},{number + x}" for y in range(4) for x in range(5)]
+            (path / f"f{number}.csv").write_text("\n".join(["x,y,u [m/s]", *rows]))
+    recordings = opened(path, time_unit="ms")
+    flow = recordings[0]
+    assert flow.spec.dt is None and flow.time_unit is None and flow.time.tolist() == times
+    assert in_consistent_units(flow).time.tolist() == times
+    assert any("no time between the frames" in note for note in recordings.notes)
+    known = opened(path, time_unit="ms", dt=4.0)[0]
+    assert known.time.tolist() == [4 * time for time in times]
+    assert known.spec.dt == 4 and known.time_unit == "ms"
+
+
 def test_a_time_step_agrees_with_times_that_keep_it_but_for_gaps() -> None:
     bursts = [0.0, 0.1, 0.2, 1.05, 1.15, 1.25]
     flow, _ = state(trajectory_of(time=bursts, time_unit="s"), Hints(dt=0.1))

@@ -62,7 +62,8 @@ def state_recordings(recordings: Recordings, hints: Hints, *, measured: bool) ->
         return recordings
     first, notes = state(recordings[0], hints)
     counted = first.time_unit in FRAMES or counts_frames(first)
-    if recordings.kind != "native" and first.num_frames > 1 and counted:
+    asked = recordings.kind != "native" or hints.time_unit is not None
+    if asked and first.num_frames > 1 and counted:
         notes += (
             "the data state no time between the frames; give it (--dt, in a configuration "
             "data.hints.dt)",
@@ -241,11 +242,14 @@ def _with_units(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Traje
         settle("unit", channel, unit) or "1" if channel in VELOCITY else unit
         for channel, unit in zip(spec.channels, spec.units, strict=True)
     )
+    clock = settle("time_unit", "times", trajectory.time_unit)
+    if hints.dt is None and trajectory.num_frames > 1 and counts_frames(trajectory):
+        clock = None  # a unit does not make frame numbers times
     return replace(
         trajectory,
         spec=replace(spec, units=share_units(spec.channels, units)),
         length_unit=settle("length_unit", "lengths", trajectory.length_unit),
-        time_unit=settle("time_unit", "times", trajectory.time_unit),
+        time_unit=clock,
     )
 
 

@@ -144,6 +144,23 @@ def test_every_prediction_starts_from_recorded_frames(tmp_path: Path) -> None:
     assert "from 1 to 5" in refusal(*across)
 
 
+def test_predictions_of_single_frames_end_at_a_gap_in_time(tmp_path: Path, model: Path) -> None:
+    time = torch.tensor([0.0, 0.1, 0.2, 1.0, 1.1, 1.2], dtype=torch.float64)
+    source, out = recorded(tmp_path / "a.h5", time=time), tmp_path / "out.h5"
+    summary = json.loads(well("predict", source, "--model", model, "--out", out, "--json").stdout)
+    assert (summary["frames"], summary["scored"]) == (6, 4)
+    after = [0.1, 0.2, 0.3, 1.1, 1.2, 1.3]
+    assert Reader(out)["a"].time.tolist() == pytest.approx(after)
+    found = pibert.load(model).predict(pibert.read(source))
+    assert found.time.tolist() == pytest.approx(after)
+    truth = states(6)
+    assert torch.equal(found.truth[[0, 1, 3, 4]], truth[[1, 2, 4, 5]])
+    assert bool(found.truth[[2, 5]].isnan().all())
+    error = (found.fields - found.truth)[[0, 1, 3, 4]].double().square().sum()
+    nmse = float(error / truth[[1, 2, 4, 5]].double().square().sum())
+    assert summary["scores"]["nmse"]["all"] == pytest.approx(nmse, rel=1e-4)
+
+
 def test_several_outputs_are_written_at_once(tmp_path: Path, model: Path) -> None:
     source, folder = recorded(tmp_path / "a.h5"), tmp_path / "out"
     folder.mkdir()

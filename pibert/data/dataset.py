@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pibert.config import Count, check
+from pibert.data.provenance import frame_step
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.wording import counted
 from pibert.fields import Batch, FieldSpec, Normalizer, Parameter, Trajectory
@@ -98,7 +99,7 @@ class Samples(Dataset[Batch]):
                 f"has {counted(length, 'frame')}"
             )
         trajectory = self.trajectories[index]
-        pieces = split_at_gaps(segment, trajectory.time, trajectory.spec.dt)
+        pieces = split_at_gaps(segment, trajectory.time, frame_step(trajectory))
         return [(index, piece.start, piece.stop or stop) for piece in pieces]
 
     def __len__(self) -> int:

@@ -63,6 +63,7 @@ def restored(trajectory: "Trajectory", record: Mapping[str, Any]) -> "Trajectory
     Other programs keep the record when they crop or rescale the fields. So it is ignored unless
     channels, grid and units agree with those that were read.
     """
+    from pibert.data.format.reading import keeps_step
     from pibert.data.units import UNKNOWN, same_unit
 
     spec, grid, own = trajectory.spec, trajectory.spec.grid, own_spec(record)
@@ -71,11 +72,16 @@ def restored(trajectory: "Trajectory", record: Mapping[str, Any]) -> "Trajectory
     try:
         parameters = {name: float(value) for name, value in record["parameters"].items()}
         local, length, clock = (record[key] for key in ("local", "length_unit", "time_unit"))
+        time, dt = trajectory.time.cpu(), spec.dt and (own.dt or spec.dt)
+        if own.dt is None and clock is None and bool((time == time.round()).all()):
+            dt = None  # frame numbers
+        elif spec.dt is None and own.dt and keeps_step(time.numpy(), own.dt):
+            dt = own.dt  # in bursts whose distance is no whole number of steps
         # Keeps a reader from inferring a family that the data were written without.
         stated = {"family": "the file states none"} if own.family is None else {}
         changed = replace(
             trajectory,
-            spec=replace(own, grid=replace(own.grid, body=grid.body), dt=spec.dt and own.dt),
+            spec=replace(own, grid=replace(own.grid, body=grid.body), dt=dt),
             parameters=parameters,
             local={**stated, **local, **trajectory.local},
             length_unit=None if length is None else str(length),
@@ -92,7 +98,7 @@ def restored(trajectory: "Trajectory", record: Mapping[str, Any]) -> "Trajectory
 
     pairs = [(grid.dx, own.grid.dx, grid.dx), (grid.dy, own.grid.dy, grid.dy)]
     pairs += zip(grid.origin, own.grid.origin, (grid.dx, grid.dy), strict=True)
-    pairs += [(spec.dt or 0.0, changed.spec.dt or 0.0, 0.0)]
+    pairs += [(spec.dt, own.dt, 0.0)] if spec.dt and own.dt else []
     units = [*zip(spec.units, own.units, strict=True), (trajectory.length_unit, length)]
     units += [(trajectory.time_unit, clock)]
     same = all(close(*pair) for pair in pairs) and all(agree(*pair) for pair in units)
@@ -113,3 +119,17 @@ def counts_frames(trajectory: "Trajectory") -> bool:
     """Return whether the times are frame numbers."""
     stated = trajectory.spec.dt is not None or trajectory.time_unit is not None
     return not stated and bool((trajectory.time == trajectory.time.round()).all())
+
+
+def frame_step(trajectory: "Trajectory") -> float | None:
+    """Return the time between neighbouring frames, in numbers of frames where these are counted.
+
+    None: the frames are not even, or their step is not known. Frames further apart are no
+    neighbours.
+    """
+    steps = trajectory.time.diff()
+    if trajectory.spec.dt is not None or not len(steps) or not counts_frames(trajectory):
+        return trajectory.spec.dt
+    least = float(steps.min())
+    is_even = bool((steps % least == 0).all()) and float((steps == least).double().mean()) >= 0.5
+    return least if is_even else None

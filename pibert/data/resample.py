@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from pibert.data.provenance import frame_step
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.views import MappedFrames, map_mask, pick, with_state
 from pibert.data.wording import counted
@@ -71,7 +72,9 @@ def represent(
         trajectory = with_state(trajectory, channels)
     spec, local = trajectory.spec, dict(trajectory.local)
     stretch = range(trajectory.num_frames)[frames]
-    pieces = split_at_gaps(Segment(0, stretch.start, stretch.stop), trajectory.time, spec.dt)
+    pieces = split_at_gaps(
+        Segment(0, stretch.start, stretch.stop), trajectory.time, frame_step(trajectory)
+    )
     if stride > 1 and len(pieces) > 1:
         raise ValueError(
             f"trajectory {trajectory.name!r}: a stride of {stride} would cross "

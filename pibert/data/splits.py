@@ -326,7 +326,7 @@ def find_gaps(time: Float[Tensor, " t"], dt: float) -> Bool[Tensor, " steps"]:
 def split_at_gaps(segment: Segment, time: Float[Tensor, " t"], dt: float | None) -> list[Segment]:
     """Split a segment where neighbouring frames are not dt apart; without dt, keep it whole.
 
-    ``time`` is that of all frames of the trajectory.
+    ``time`` is that of all frames of the trajectory, ``dt`` its ``frame_step``.
     """
     index, start, stop = segment
     stop = len(time) if stop is None else stop

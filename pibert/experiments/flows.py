@@ -16,7 +16,7 @@ from pibert.data.generate import OnProgress, change, generate, recipe_hash
 from pibert.data.measurement import measure
 from pibert.data.normalize import fit_normalizer, fit_parameters
 from pibert.data.outliers import flag_outliers
-from pibert.data.provenance import predicted_by
+from pibert.data.provenance import frame_step, predicted_by
 from pibert.data.readers import open_recordings
 from pibert.data.readers.recordings import Hints
 from pibert.data.readers.shared.files import expand_pattern
@@ -84,7 +84,7 @@ class Flows:
         longest = 0
         for segment in getattr(self.split, subset) if isinstance(subset, str) else subset:
             trajectory = self.trajectories[segment.trajectory]
-            for piece in split_at_gaps(segment, trajectory.time, trajectory.spec.dt):
+            for piece in split_at_gaps(segment, trajectory.time, frame_step(trajectory)):
                 longest = max(longest, self.length(piece))
         return longest
 
@@ -140,6 +140,7 @@ def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) ->
     _warn_of_filled(trajectories)
     everything = tuple(Segment(index) for index in range(len(trajectories)))
     common = replace(common_spec(trajectories), parameters=spec.parameters)
+    _note_time_steps(trajectories, common)
     return Flows(trajectories, Split((), (), (), everything), normalizer, common, source)
 
 
@@ -200,26 +201,27 @@ def _warn_of_filled(trajectories: Sequence[Trajectory]) -> None:
 
 
 def _note_time_steps(trajectories: Sequence[Trajectory], spec: FieldSpec) -> None:
-    """Warn if frames are not one time step apart, since a model learns a single step."""
+    """Warn if frames are not one time step apart, since a model takes a single step."""
     steps = {t.spec.dt: t.name for t in reversed(trajectories) if t.spec.dt is not None}
     if spec.dt is None and steps:
         examples = [f"{step:.6g} in {steps[step]!r}" for step in sorted({min(steps), max(steps)})]
         examples += [f"not stated in {t.name!r}" for t in trajectories if t.spec.dt is None][:1]
         warn(
-            f"the time step differs between trajectories ({', '.join(examples)}): the model learns "
-            "one step for all of them and states no time step; bring them to one with pibert "
-            "convert --stride or --dt, or train on those that agree"
+            f"the time step differs between trajectories ({', '.join(examples)}): the model takes "
+            "one step for all of them, and one that is trained on them states no time step; bring "
+            "them to one with pibert convert --stride or --dt, or use those that agree"
         )
     for trajectory in trajectories:
         intervals = trajectory.time.diff()
-        if trajectory.spec.dt is not None or len(intervals) < 2:
+        if frame_step(trajectory) is not None or len(intervals) < 2:
             continue
         low, high = float(intervals.min()), float(intervals.max())
         if high > (1 + _SAME_STEP) * low:
             warn(
                 f"trajectory {trajectory.name!r}: its frames are not evenly spaced in time, but "
-                f"{low:g} to {high:g} apart. The model learns them as one step; resample in time, "
-                "or state the step with --dt if the times are wrong"
+                f"{low:g} to {high:g} apart. The model takes them as one step; state the step with "
+                "--dt if most of them keep it, also with --override-units if the times are wrong; "
+                "else resample in time"
             )
             return
 

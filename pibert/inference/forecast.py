@@ -109,7 +109,7 @@ class Forecaster:
         """The frame after every frame from ``start`` on, and the prediction of persistence."""
         recording = self.recording
         ends = {n: stop for n, stop in recording.newest_frames().items() if n >= start}
-        for frames in recording.batches(list(ends)):
+        for frames in recording.batches(ends):
             stop = ends[frames[0]]
             fields, known = recording.windows(frames)
             prediction, intervals, moved = self._step(frames, fields, known)

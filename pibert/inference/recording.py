@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pibert.data.provenance import counts_frames, counts_points, predicted_by
+from pibert.data.provenance import counts_frames, counts_points, frame_step, predicted_by
 from pibert.data.resample import represent
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.units import assume_units, in_consistent_units, names_pixels
@@ -168,7 +168,14 @@ class FittedRecording:
         trajectory, model_dt = self.trajectory, self.spec.dt
         is_even = trajectory.spec.dt is not None or trajectory.num_frames == 1
         is_same = model_dt is None or math.isclose(model_dt, self.dt, rel_tol=SAME_STEP)
-        return counts_frames(trajectory) or (is_even and is_same)
+        return self._counts_frames or (is_even and is_same)
+
+    @property
+    def _counts_frames(self) -> bool:
+        """Whether times are frame numbers, between which frames may be missing."""
+        trajectory = self.trajectory
+        is_even = trajectory.num_frames == 1 or frame_step(trajectory) is not None
+        return is_even and counts_frames(trajectory)
 
     @property
     def time_step(self) -> float:
@@ -206,7 +213,7 @@ class FittedRecording:
             )
         if mine is None or (theirs is not None and math.isclose(mine, theirs, rel_tol=SAME_STEP)):
             return
-        if counts_frames(self.trajectory):
+        if self._counts_frames:
             yield Note(
                 "time-step-assumed",
                 f"no time step is stated: assuming that frames are {mine:g} apart, the "
@@ -229,7 +236,8 @@ class FittedRecording:
 
         Stretches end at gaps in time; windows do not cross those.
         """
-        pieces = split_at_gaps(Segment(0), self.trajectory.time, self.trajectory.spec.dt)
+        step = frame_step(self.trajectory)
+        pieces = split_at_gaps(Segment(0), self.trajectory.time, step)
         newest = {
             frame: piece.stop
             for piece in pieces
@@ -275,13 +283,18 @@ class FittedRecording:
         rows = torch.tensor(newest)[:, None] - first + torch.arange(1 - self.history, 1)
         return fields[rows], known[rows].all(1)
 
-    def batches(self, frames: Sequence[int]) -> Iterator[list[int]]:
-        """Runs of consecutive frames, few enough to hold their windows in memory."""
+    def batches(self, ends: Mapping[int, int]) -> Iterator[list[int]]:
+        """Runs of consecutive frames of a stretch, few enough to hold their windows in memory.
+
+        Args:
+            ends: The frames, in their order, and the first frame after the stretch of each.
+        """
         _, c, ny, nx = self.trajectory.states.shape
         most = max(1, min(64, (1 << 22) // (self.history * c * ny * nx)))
         batch: list[int] = []
-        for frame in frames:
-            if batch and (frame != batch[-1] + 1 or len(batch) == most):
+        for frame, stop in ends.items():
+            apart = bool(batch) and (frame != batch[-1] + 1 or stop != ends[batch[-1]])
+            if apart or len(batch) == most:
                 yield batch
                 batch = []
             batch.append(frame)

@@ -178,6 +178,28 @@ def test_a_file_of_another_format_reads_back_bit_for_bit(
     assert copy.source["title"] == "a wake in a tank"
 
 
+@pytest.mark.parametrize("suffix", [".nc", ".pvd", ".csv"])
+@pytest.mark.parametrize("gap", [3.0, 2.4])
+def test_the_time_step_of_a_recording_with_a_gap_is_read_back(
+    tmp_path: Path, suffix: str, gap: float
+) -> None:
+    time = 0.05 * torch.tensor([0, 1, 2, 2 + gap, 3 + gap, 4 + gap], dtype=torch.float64)
+    convert(recorded(make_trajectory(time=time)), tmp_path / f"a{suffix}")
+    flow = open_recordings(tmp_path / f"a{suffix}")[0]
+    # Tables do not state the step of bursts, whose distance is no whole number of steps.
+    expected = None if suffix == ".csv" and gap == 2.4 else pytest.approx(0.05)
+    assert flow.spec.dt == expected and flow.time.tolist() == pytest.approx(time.tolist())
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".pvd"])
+def test_frame_numbers_are_read_back_without_a_time_step(tmp_path: Path, suffix: str) -> None:
+    time = torch.tensor([0, 1, 2, 4, 5, 6], dtype=torch.float64)
+    convert(recorded(make_trajectory(time=time, dt=None, time_unit=None)), tmp_path / f"a{suffix}")
+    flow = open_recordings(tmp_path / f"a{suffix}")[0]
+    assert flow.spec.dt is None and torch.equal(flow.time, time)
+    assert flow.parameters == {"Re": 1800.0}
+
+
 @pytest.mark.parametrize("suffix", [".nc", ".pvd", ".h5"])
 def test_a_flow_without_a_family_reads_back_without_one(tmp_path: Path, suffix: str) -> None:
     plain = make_trajectory()

@@ -34,6 +34,15 @@ def frame_numbers(samples: Samples) -> list[list[int]]:
     return [[int(v) for v in row] for row in torch.cat((x, batch.y), 1)[:, :, 0, 0, 0]]
 
 
+def test_windows_never_cross_missing_frame_numbers() -> None:
+    time = torch.tensor([0, 1, 2, 4, 5, 6], dtype=torch.float64)
+    counted = make_trajectory(time=time, dt=None, time_unit=None)
+    samples = Samples([counted], window=Window(), normalizer=PLAIN)
+    assert [samples.locate(n)[1] for n in range(len(samples))] == [0, 1, 3, 4]
+    uneven = replace(counted, time=time**2)
+    assert len(Samples([uneven], window=Window(), normalizer=PLAIN)) == 5
+
+
 def test_windows_never_cross_a_gap_in_time() -> None:
     """Pairs every ten frames, then three frames in a row."""
     bursts = 0.05 * torch.tensor([0, 1, 10, 11, 20, 21, 22], dtype=torch.float64)

@@ -15,7 +15,7 @@ from pibert.data.splits import SPLITS, Segment, Shares, Split
 from pibert.experiments import flows as flows_module
 from pibert.experiments.evaluation import RolloutPlan, refuse_short_flows
 from pibert.experiments.experiment import DataConfig, OtherFlows
-from pibert.experiments.flows import Flows, outline, prepare
+from pibert.experiments.flows import Flows, outline, prepare, prepare_test
 from pibert.experiments.summary import one_flow_note
 from pibert.fields import Normalizer, Trajectory
 from pibert.notes import InputWarning
@@ -261,6 +261,15 @@ def test_the_longest_stretch_of_a_split_ends_at_gaps_in_time() -> None:
     flows = flows_split(Split((Segment(0, 0, 3),), (), (Segment(0, 4, 7),), (Segment(2),)))
     found = [flows.longest(name) for name in ("train", "valid", "calibration", "test")]
     assert found == [3, 0, 3, 5]
+
+
+def test_uneven_times_are_noted_in_training_and_in_tests(tmp_path: Path) -> None:
+    time = torch.tensor([0, 1, 2, 3, 4.4, 5, 6, 7], dtype=torch.float64)
+    config = save(tmp_path, dt=None, time=time)
+    with pytest.warns(InputWarning, match=r"'t0'.* 0.6 to 1.4 apart.*takes them as one step"):
+        flows = prepare(config)
+    with pytest.warns(InputWarning, match=r"'t0'.* 0.6 to 1.4 apart.*takes them as one step"):
+        prepare_test(config, flows.spec, flows.normalizer)
 
 
 def test_scores_that_rest_on_one_flow_are_noted() -> None:

@@ -214,7 +214,8 @@ def _unknown_units(facts: Survey, velocity: str) -> Iterator[Finding]:
     elif speed is not None and facts.length_unit is None:
         yield missing("length", f"velocities are {velocity}", "--length-unit m")
     elif length is not None and speed is not None and facts.time_unit in UNKNOWN:
-        yield missing("time", f"velocities are {velocity}", "--time-unit s")
+        option = "--dt 0.01" if facts.frame_numbers else "--time-unit s"
+        yield missing("time", f"velocities are {velocity}", option)
     elif velocity in UNKNOWN and facts.length_unit is None and facts.kind != "native":
         yield _minor(
             "no units",

@@ -265,8 +265,9 @@ def open_memory(data: Any, hints: Hints = Hints(), *, name: str = "flow") -> Rec
 
 
 def _layout(hints: Hints) -> Hints:
-    """The hints that readers get; dt, dx and dy may stand in for what a file does not state."""
-    return Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
+    """The hints that readers get; steps and ``time_unit`` stand in for what a file leaves out."""
+    names = (*_LAYOUT, "dt", "dx", "dy", "time_unit")
+    return Hints(**{name: getattr(hints, name) for name in names})
 
 
 def _with_hints(recordings: Recordings, hints: Hints, *, measured: bool) -> Recordings:

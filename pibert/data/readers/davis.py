@@ -21,7 +21,7 @@ import numpy as np
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.assembly import join
 from pibert.data.readers.shared.calibration import DELAY
-from pibert.data.readers.shared.files import find_files, find_series
+from pibert.data.readers.shared.files import count_frames, find_files, find_series
 from pibert.data.readers.shared.interpolation import percent
 from pibert.data.readers.shared.naming import standard_unit
 from pibert.data.readers.shared.series import Plane, Series, open_series
@@ -56,15 +56,15 @@ def _open(path: Path, name: str, members: Mapping[int, Path], hints: Hints) -> R
     source: dict[str, Any] = {"program": "DaVis", DELAY: delay}
     times, clock = _times(files, numbers)
     read = partial(read_plane, clock=clock)
-    series = Series(files=files, read=read, times=times, source=source)
+    facts = {"counted": clock is None}
+    series = Series(files=files, read=read, times=times, source=source, facts=facts)
     return open_series("davis", path, series, hints, name=name)
 
 
 def _times(files: Sequence[Path], numbers: Sequence[int]) -> tuple[list[float] | None, str | None]:
-    """Times of the frames and their unit, frames if they are not stated but numbers are missing."""
-    counted = [float(number - numbers[0]) for number in numbers]
-    has_gaps = counted[-1] != len(files) - 1
-    unknown = (counted, "frame") if has_gaps else (None, None)
+    """Times of the frames in seconds; without a unit, frame numbers if some are missing."""
+    found = count_frames(numbers)
+    unknown, counted = (found, None), found or list(map(float, range(len(files))))
     if len(files) < 2:
         return unknown
     stated = [_seconds(_read(files[i])[0].attributes.get("AcqTimeSeries")) for i in (0, 1, -1)]

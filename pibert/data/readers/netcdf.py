@@ -87,6 +87,8 @@ def _recordings(store: "NetcdfStore", hints: Hints) -> Recordings:
     record = own_record(dataset.attrs.get("pibert"))
     source |= record.get("source", {})
     own = own_spec(record)
+    if record:
+        hints = replace(hints, time_unit=None)  # the record states it
     if own is not None and not hints.channels and set(own.channels) <= set(dataset.variables):
         hints = replace(hints, channels={name: name for name in own.channels})
     delay = 0.0

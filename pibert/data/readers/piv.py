@@ -331,7 +331,7 @@ def _open(
         read=VectorReader(program, layout, first, hints.channels),
         times=times,
         source={"program": program, "files": [files[0].name, files[-1].name], **first.facts},
-        facts={"local": {"gridding": record}},
+        facts={"local": {"gridding": record}, "counted": times is not None},
         notes=tuple(notes),
     )
     hints = replace(hints, channels={channel: channel for channel in first.fields}, shape=None)

@@ -252,6 +252,9 @@ def _trajectory(
     values = np.where(find_fill_codes(values), np.nan, values)
     fields = dict(zip(fields, np.moveaxis(values, 1, 0), strict=True))
     stated = {match[1]: match[2] for match in map(_STATED.match, table.comments) if match}
+    clock = None if numbered else _unit(columns, "t") or _time_unit(columns)
+    if times is not None and not numbered and clock is None and hints.time_unit:
+        clock = standard_unit(hints.time_unit)
     length = _unit(columns, "x") or stated.pop("Length unit", "null")
     trajectory, more = on_uniform_grid(
         name,
@@ -259,11 +262,12 @@ def _trajectory(
         x,
         y,
         time=times,
+        counted=numbered,
         valid=valid,
         filled=None if filled is None else filled > 0,
         units=units,
         length_unit=None if length == "null" else length,
-        time_unit=None if numbered else _unit(columns, "t") or _time_unit(columns),
+        time_unit=clock,
         parameters=parameters,
         source={"file": path.name} | {key.lower(): value for key, value in stated.items()},
         shape=hints.shape,

@@ -8,7 +8,7 @@ import torch
 
 from pibert.data.readers.recordings import SourceError
 from pibert.data.readers.shared.grids import on_uniform_grid
-from pibert.data.readers.shared.interpolation import find_uniform
+from pibert.data.readers.shared.interpolation import find_even_times, find_uniform
 
 X, Y = 2.0 + 0.5 * np.arange(7), -1.0 + 0.2 * np.arange(5)
 
@@ -83,6 +83,40 @@ def test_an_axis_printed_with_few_digits_is_uniform() -> None:
 )
 def test_an_axis_that_is_not_uniform_is_distinguished_from_rounding(axis: np.ndarray) -> None:
     assert find_uniform(axis) is None
+
+
+@pytest.mark.parametrize(
+    ("time", "step", "positions"),
+    [
+        (0.1 + 0.002 * np.array([0, 1, 2, 5, 6, 7]), 0.002, [0, 1, 2, 5, 6, 7]),
+        (5.0 * np.array([20, 21, 22, 24]), 5.0, [0, 1, 2, 4]),
+        (np.array([0.0, 0.1, 0.2, 99.7, 99.8]), 0.1, [0, 1, 2, 997, 998]),
+        (np.round(np.delete(np.arange(1, 61), [20, 21, 40]) / 3, 2), 1 / 3, None),
+    ],
+)
+def test_times_keep_their_step_across_gaps(
+    time: np.ndarray, step: float, positions: list[int] | None
+) -> None:
+    _, found, places = find_even_times(time)  # type: ignore[misc]
+    assert found == pytest.approx(step, rel=1e-4)
+    assert positions is None or places.tolist() == positions
+    flow, _ = on_uniform_grid("a", frames(*np.meshgrid(X, Y), len(time)), X, Y, time=time)
+    assert flow.spec.dt == found and flow.time.tolist() == pytest.approx(time.tolist(), abs=6e-3)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        np.array([0.0, 1.0, 2.0, 3.4, 4.4]),  # no whole number of steps
+        np.array([0.0, 1.0, 4.0, 9.0, 16.0]),  # few steps are the smallest
+        np.array([0.0, 2.0, 5.0]),
+        np.cumsum(1.02 ** np.arange(12)),
+        np.array([0.0, 1e-300, 1.0]),
+    ],
+)
+def test_uneven_times_have_no_step(time: np.ndarray) -> None:
+    flow, _ = on_uniform_grid("a", frames(*np.meshgrid(X, Y), len(time)), X, Y, time=time)
+    assert flow.spec.dt is None and flow.time.tolist() == time.tolist()
 
 
 def test_resampling_of_uneven_axes_is_exact_for_affine_fields() -> None:

@@ -139,10 +139,102 @@ def test_a_time_step_scales_frame_numbers() -> None:
     assert flow.time.tolist() == [0.0, 2.5, 5.0] and flow.spec.dt == 2.5
     with refused("--dt 0.5", "of 2", error=SourceError):
         state(trajectory_of(time=[0.0, 2.0, 4.0], dt=2.0), Hints(dt=0.5))
-    gaps, _ = state(trajectory_of(time=[0.0, 1.0, 4.0]), Hints(dt=0.5))
-    assert gaps.time.tolist() == [0.0, 0.5, 2.0] and gaps.spec.dt is None
+    for unit, dt in ((None, None), (None, 1.0), ("frame", 1.0)):
+        missing = trajectory_of(time=[3.0, 4.0, 7.0], dt=dt, time_unit=unit)
+        flow, _ = state(missing, Hints(dt=0.5))
+        assert flow.time.tolist() == [0.0, 0.5, 2.0] and flow.spec.dt == 0.5
+    apart, notes = state(trajectory_of(time=[0.0, 2.0, 5.0]), Hints(dt=0.5))
+    assert apart.time.tolist() == [0.0, 1.0, 2.5] and apart.spec.dt is None
+    assert any("steps of 2 to 3 were read as frame numbers" in note for note in notes)
     with refused("in frame", "time between frames", error=SourceError):
         state(trajectory_of(time_unit="frame", dt=1.0), Hints(time_unit="s"))
+
+
+FIVES, SMALL = [0.0, 5.0, 10.0, 15.0, 30.0, 35.0], [0.0, 1.0, 2.0, 4.0, 5.0, 6.0]
+UNEVEN = [0.0, 5.0, 12.0, 20.0, 26.0, 35.0]
+
+
+def timed(path: Path, time: list[float], suffix: str = ".npz") -> Path:
+    """A recording with these times, which have no unit."""
+    fields = np.random.default_rng(0).normal(size=(2, len(time), 4, 5))
+    if suffix == ".npz":
+        axes = {"x": 0.5 * np.arange(5.0), "y": 0.25 * np.arange(4.0)}
+        np.savez(path.with_suffix(suffix), u=fields[0], v=fields[1], **axes, t=np.array(time))
+    else:
+        mesh = np.meshgrid(time, np.arange(4.0), np.arange(5.0), indexing="ij")
+        columns = [mesh[0], mesh[2], mesh[1], *fields]
+        rows = np.stack([column.ravel() for column in columns], 1)
+        np.savetxt(path.with_suffix(suffix), rows, delimiter=",", header="t,x,y,u,v", comments="")
+    return path.with_suffix(suffix)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_a_time_step_that_disagrees_with_stated_times_is_refused(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = timed(tmp_path / "a", FIVES, suffix)
+    agreeing = opened(path, dt=5.0, time_unit="ms")[0]
+    assert agreeing.time.tolist() == FIVES and agreeing.spec.dt == 5 and agreeing.time_unit == "ms"
+    for dt, unit in ((0.002, None), (1.0, "ms")):
+        with refused(f"--dt {dt:g}", "steps of 5", error=SourceError):
+            opened(path, dt=dt, time_unit=unit)
+    path = timed(tmp_path / "b", SMALL, suffix)
+    with refused("--dt 0.5 ms", "steps of 1 ms", error=SourceError):
+        opened(path, dt=0.5, time_unit="ms")
+    counted = opened(path, dt=0.5)[0]
+    assert counted.time.tolist() == [0.0, 0.5, 1.0, 2.0, 2.5, 3.0] and counted.spec.dt == 0.5
+    path = timed(tmp_path / "c", UNEVEN, suffix)
+    with refused("--dt 5 ms", "time steps from 5 to 9 ms", error=SourceError):
+        opened(path, dt=5.0, time_unit="ms")
+    uneven = opened(path, time_unit="ms")[0]
+    assert uneven.time.tolist() == UNEVEN and uneven.spec.dt is None and uneven.time_unit == "ms"
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "native"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_unit_of_time_does_not_make_frame_numbers_times(
+    tmp_path: Path, kind: str, missing: bool
+) -> None:
+    numbers = [0, 1, 2, 4] if missing else [0, 1, 2, 3]
+    path, times = tmp_path / "run", [float(number) for number in numbers]
+    if kind == "native":
+        counted = trajectory_of(units=("m/s", "m/s"), length_unit="m", time=times)
+        write(path := tmp_path / "a.h5", [counted])
+    elif kind == "npz":
+        times = [0.0, 1.0, 2.0, 3.0]
+        np.savez(path := tmp_path / "a.npz", u=np.ones((4, 4, 5)), v=np.ones((4, 4, 5)))
+    else:
+        path.mkdir()
+        for number in numbers:
+            rows = [f"{x},{y},{number + x}" for y in range(4) for x in range(5)]
+            (path / f"f{number}.csv").write_text("\n".join(["x,y,u [m/s]", *rows]))
+    recordings = opened(path, time_unit="ms")
+    flow = recordings[0]
+    assert flow.spec.dt is None and flow.time_unit is None and flow.time.tolist() == times
+    assert in_consistent_units(flow).time.tolist() == times
+    assert any("no time between the frames" in note for note in recordings.notes)
+    known = opened(path, time_unit="ms", dt=4.0)[0]
+    assert known.time.tolist() == [4 * time for time in times]
+    assert known.spec.dt == 4 and known.time_unit == "ms"
+
+
+def test_a_time_step_agrees_with_times_that_keep_it_but_for_gaps() -> None:
+    bursts = [0.0, 0.1, 0.2, 1.05, 1.15, 1.25]
+    flow, _ = state(trajectory_of(time=bursts, time_unit="s"), Hints(dt=0.1))
+    assert flow.spec.dt == 0.1 and flow.time.tolist() == pytest.approx(bursts)
+    with refused("--dt 0.2 s", "from 0.1 to 0.85 s", error=SourceError):
+        state(trajectory_of(time=bursts, time_unit="s"), Hints(dt=0.2))
+
+
+def test_a_replaced_time_step_keeps_missing_frames() -> None:
+    hints = Hints(dt=0.2, override_units=True)
+    gap = trajectory_of(time=[0.5, 0.6, 0.7, 1.0], dt=0.1, time_unit="s")
+    flow, notes = state(gap, hints)
+    assert flow.time.tolist() == pytest.approx([0.5, 0.7, 0.9, 1.5]) and flow.spec.dt == 0.2
+    assert any("--dt 0.2 s replaced what the data state: steps of 0.1 s" in n for n in notes)
+    assert flow.time.diff()[:2].tolist() == pytest.approx([0.2, 0.2], rel=1e-12)
+    uneven, _ = state(trajectory_of(time=[0.0, 0.1, 0.4, 0.9], time_unit="s"), hints)
+    assert uneven.time.tolist() == pytest.approx([0.0, 0.2, 0.4, 0.6]) and uneven.spec.dt == 0.2
 
 
 def test_times_in_frames_are_counts_where_velocities_are_per_second(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_numbered_files_are_frames_in_numeric_order(tmp_path: Path) -> None:
     for number in (3, 4, 6):  # missing frames show in the time
         (tmp_path / "run" / f"B{number}.txt").unlink()
     gaps, notes = only(tmp_path / "run", dt=0.5)
-    assert gaps.time.tolist()[:4] == [0.0, 0.5, 2.0, 3.0] and gaps.spec.dt is None
+    assert gaps.time.tolist()[:4] == [0.0, 0.5, 2.0, 3.0] and gaps.spec.dt == 0.5
     assert any("frames are missing" in note for note in notes)
 
 

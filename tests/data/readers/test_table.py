@@ -220,6 +220,14 @@ def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
     recordings = open_recordings(tmp_path)
     assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 2.0, 5.0]
     assert any("frames are missing" in note for note in recordings.notes)
+    (tmp_path / "f_6.csv").rename(tmp_path / "f_5.csv")
+    for number in (1, 3, 5, 9):  # every second is written, and one of these is missing
+        (tmp_path / f"f_{number}.csv").write_text("x,y,u [m/s]\n" + text_of([X, Y, X]))
+    flow = open_recordings(tmp_path, hints=Hints(dt=2.0, time_unit="ms"))[0]
+    assert flow.time.tolist() == [0.0, 2.0, 4.0, 8.0]
+    assert flow.spec.dt == 2.0 and flow.time_unit == "ms"
+    for number in (5, 9):
+        (tmp_path / f"f_{number}.csv").unlink()
     for number in (1, 3, 6):
         text = "x,y,u [m/s],t [ms]\n" + text_of([X, Y, X, 0 * X + number])
         (tmp_path / f"f_{number}.csv").write_text(text)

@@ -22,7 +22,7 @@ from pibert.data.readers.shared.grids import (
     on_uniform_grid,
 )
 from pibert.data.readers.shared.interpolation import percent
-from pibert.data.readers.shared.naming import check_axis_units
+from pibert.data.readers.shared.naming import check_axis_units, standard_unit
 from pibert.data.readers.shared.roles import Roles, Variable, meaning
 from pibert.data.readers.shared.stores import (
     ArraySource,
@@ -137,6 +137,8 @@ class Plan:
             time, time_unit = stated, _unit(roles.t)
         elif "dt" in steps:
             time, time_unit = steps["dt"] * np.arange(frames), _unit(roles.steps["dt"])
+        if time is not None and time_unit is None and not known.get("counted"):
+            time_unit = hints.time_unit and standard_unit(hints.time_unit)
         coordinates = (roles.x, roles.y, roles.steps.get("dx"), roles.steps.get("dy"))
         lengths = (_unit(variable) for variable in coordinates if variable is not None)
         self.facts = {

@@ -151,10 +151,11 @@ def _count_up(decimals: Sequence[str]) -> bool:
 def count_frames(numbers: Sequence[int]) -> list[float] | None:
     """Return the frames that the numbers of files count, from 0; None if none is missing.
 
-    Evenly numbered files have no gaps.
+    Evenly numbered files have no gaps: in 0, 5, 10, 20 the frame 15 is missing, and only that.
     """
     steps = {later - number for number, later in pairwise(numbers)}
-    return [float(number - numbers[0]) for number in numbers] if len(steps) > 1 else None
+    every = math.gcd(*steps)
+    return [float((n - numbers[0]) // every) for n in numbers] if len(steps) > 1 else None
 
 
 def find_series(path: Path, suffixes: Sequence[str]) -> dict[str, dict[int, Path]]:

@@ -24,8 +24,8 @@ from pibert.data.readers.shared.interpolation import (
     check_shape,
     describe_error,
     describe_rounding,
+    find_even_times,
     find_lattice,
-    find_uniform,
     fit_axis,
     percent,
 )
@@ -285,19 +285,21 @@ def describe(
     sides: Sides = Sides(),
     viscosity: float | None = None,
     parameters: Mapping[str, float] = {},
+    counted: bool = False,
     **stated: Any,
 ) -> Trajectory:
     """Return the trajectory of states on the layout's grid.
 
-    Frames without times are counted; channels without units are dimensionless. ``stated`` are
-    further fields of ``Trajectory``: masks, source facts, units of length and time.
+    Frames without times are counted; channels without units are dimensionless. If the times are
+    ``counted``, they are frame numbers, which state no time step. ``stated`` are further fields of
+    ``Trajectory``: masks, source facts, units of length and time.
     """
     times, dt = _times(name, time, states.shape[0])
     spec = FieldSpec(
         channels=channels,
         units=tuple(units.get(channel) or "1" for channel in channels),
         parameters=tuple(map(describe_parameter, parameters)),
-        dt=dt,
+        dt=None if counted else dt,
         grid=Grid(layout.shape, layout.dx, layout.dy, sides, origin=layout.origin),
         viscosity=viscosity,
     )
@@ -328,10 +330,16 @@ def _as_mask(mask: np.ndarray) -> Tensor:
 
 def describe_times(time: np.ndarray | None) -> list[str]:
     """Return a note if uniform steps were fitted to rounded times."""
-    return [] if time is None else describe_rounding("times", np.ravel(time).astype(np.float64))
+    if time is None:
+        return []
+    return describe_rounding("times", np.ravel(time).astype(np.float64), find_even_times)
 
 
 def _times(name: str, time: np.ndarray | None, count: int) -> tuple[np.ndarray, float | None]:
+    """Return the times without the rounding of an even step, and the step that all but gaps keep.
+
+    Gaps are whole numbers of steps; times that are uneven otherwise are returned as they are.
+    """
     if time is None:
         return np.arange(count, dtype=np.float64), None
     time = np.array(time, dtype=np.float64).reshape(-1)
@@ -340,8 +348,8 @@ def _times(name: str, time: np.ndarray | None, count: int) -> tuple[np.ndarray, 
             f"{name}: expected {count} increasing times, found {len(time)}"
             + (f" from {time.min():g} to {time.max():g}" if len(time) else "")
         )
-    uniform = find_uniform(time) if count > 1 else None
-    if uniform is None or len(uniform[2]) != uniform[2][-1] + 1:
+    uniform = find_even_times(time) if count > 1 else None
+    if uniform is None:
         return time, None
     first, step, positions = uniform
     return first + step * positions, step

@@ -15,7 +15,7 @@ triangle bridges a hole (a body, a concave side, a void) and has no value.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ from pibert.data.readers.recordings import SourceError
 from pibert.data.wording import import_extra
 
 _BLOCK_VALUES = 1 << 22
+_LONGEST_GAP = 1e9
+"""In steps of time."""
 
 
 class Interpolation(NamedTuple):
@@ -176,7 +178,36 @@ def find_uniform(levels: np.ndarray) -> tuple[float, float, np.ndarray] | None:
     hops = np.rint(steps / np.median(steps)).astype(int)
     if hops.min() < 1 or hops.sum() >= 2 * len(levels):
         return None
-    positions = np.concatenate([[0], np.cumsum(hops)])
+    return _fit_line(levels, np.concatenate([[0], np.cumsum(hops)]))
+
+
+def find_even_times(time: np.ndarray) -> tuple[float, float, np.ndarray] | None:
+    """Return first value, step and positions of times that keep one step but for gaps; else None.
+
+    Positions count steps. Unlike along an axis in space, gaps may be of any whole length.
+    """
+    positions = count_steps(time)
+    return None if positions is None else _fit_line(time, positions)
+
+
+def count_steps(time: np.ndarray) -> np.ndarray | None:
+    """Return the times as numbers of steps, roughly; None if fewer than half are one step apart."""
+    steps = np.diff(time)
+    if not (steps > 0).all():
+        return None
+    usual = np.sort(steps)[(len(steps) - 1) // 2]
+    with np.errstate(all="ignore"):
+        hops = np.rint(steps / steps[steps < 1.5 * usual].mean())
+    if not (hops.min() >= 1 and hops.max() <= _LONGEST_GAP) or 2 * (hops == 1).sum() < len(hops):
+        return None
+    return np.concatenate([[0], np.cumsum(hops.astype(int))])
+
+
+def _fit_line(levels: np.ndarray, positions: np.ndarray) -> tuple[float, float, np.ndarray] | None:
+    """Return first value and step of levels at these positions, and these; None if they do not fit.
+
+    Levels may deviate by the tolerance of even steps, or by the rounding of printed digits.
+    """
     first, step = float(levels[0]), float(levels[-1] - levels[0]) / float(positions[-1])
     if np.abs(levels - (first + step * positions)).max() <= SPACING_TOLERANCE * step:
         return first, step, positions
@@ -188,9 +219,13 @@ def find_uniform(levels: np.ndarray) -> tuple[float, float, np.ndarray] | None:
     return first, step, positions
 
 
-def describe_rounding(what: str, levels: np.ndarray) -> list[str]:
+def describe_rounding(
+    what: str,
+    levels: np.ndarray,
+    find: Callable[[np.ndarray], tuple[float, float, np.ndarray] | None] = find_uniform,
+) -> list[str]:
     """Return a note if rounded values leave the step of a uniform axis in doubt."""
-    uniform = find_uniform(levels) if len(levels) > 1 else None
+    uniform = find(levels) if len(levels) > 1 else None
     if uniform is None:
         return []
     first, step, positions = uniform

@@ -18,6 +18,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from pibert.data.provenance import FRAMES, counts_frames
 from pibert.data.readers.recordings import (
     NO_FAMILY,
@@ -29,6 +31,7 @@ from pibert.data.readers.recordings import (
 )
 from pibert.data.readers.shared.calibration import advise, calibrate, doubt_pixels, replace_stated
 from pibert.data.readers.shared.naming import standard_unit
+from pibert.data.splits import find_gaps
 from pibert.data.units import (
     UNKNOWN,
     VELOCITY,
@@ -59,7 +62,8 @@ def state_recordings(recordings: Recordings, hints: Hints, *, measured: bool) ->
         return recordings
     first, notes = state(recordings[0], hints)
     counted = first.time_unit in FRAMES or counts_frames(first)
-    if recordings.kind != "native" and first.num_frames > 1 and counted:
+    asked = recordings.kind != "native" or hints.time_unit is not None
+    if asked and first.num_frames > 1 and counted:
         notes += (
             "the data state no time between the frames; give it (--dt, in a configuration "
             "data.hints.dt)",
@@ -158,29 +162,42 @@ def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> T
     if dt is None:
         return trajectory
     steps = time.diff()
-    if _counts_frames(trajectory):
-        if spec.dt not in (None, dt):
-            notes.append(f"--dt {dt:g}: times with steps of {spec.dt:g} were read as frame numbers")
-        step = dt * float(steps[0]) if bool((steps == steps[0]).all()) else None
+    if _counts_frames(trajectory, hints):
+        least = float(steps.min())
+        if spec.dt not in (None, dt) or (spec.dt is None and least != 1):
+            found = f"{least:g}" if least == steps.max() else f"{least:g} to {steps.max():g}"
+            notes.append(f"--dt {dt:g}: times with steps of {found} were read as frame numbers")
+        step = dt * least if bool((steps % least == 0).all()) else None
         numbered = replace(trajectory, time=dt * (time - time[0]), time_unit=None)
         return replace(numbered, spec=replace(spec, dt=step))
     if spec.dt is not None and math.isclose(spec.dt, dt, rel_tol=_SAME_STEP):
         return trajectory
-    if spec.dt is not None or bool(((steps / dt - 1).abs() > _SAME_STEP).any()):
+    gaps, scale = find_gaps(time, dt if spec.dt is None else spec.dt), dt / (spec.dt or dt)
+    off = ((steps / dt - 1).abs() > _SAME_STEP)[~gaps]
+    if spec.dt is not None or bool(off.any()) or 2 * len(off) < len(steps):
         low, high = (spec.dt, spec.dt) if spec.dt is not None else (steps.min(), steps.max())
         found = f"steps of {low:g}" if low == high else f"time steps from {low:g} to {high:g}"
-        given = _with_unit(f"--dt {dt:g}", hints.time_unit or trajectory.time_unit)
-        replace_stated(trajectory, hints, notes, given, _with_unit(found, trajectory.time_unit))
-    even = time[0] + dt * time.new_tensor(range(len(time)))
+        clock = hints.time_unit if trajectory.time_unit in UNKNOWN else trajectory.time_unit
+        given = _with_unit(f"--dt {dt:g}", hints.time_unit or clock)
+        replace_stated(trajectory, hints, notes, given, _with_unit(found, clock))
+        if spec.dt is None:  # the times are wrong
+            gaps = torch.zeros_like(gaps)
+    # Frames are dt apart but for gaps, which keep their number of steps.
+    past = torch.where(gaps, scale * steps, 0.0).cumsum(0) + dt * (~gaps).to(steps).cumsum(0)
+    even = time[0] + torch.cat([past.new_zeros(1), past])
     return replace(trajectory, time=even, spec=replace(spec, dt=dt))
 
 
-def _counts_frames(trajectory: Trajectory) -> bool:
+def _counts_frames(trajectory: Trajectory, hints: Hints) -> bool:
     """Return whether its times are frame numbers, some of which may be missing."""
-    steps, unit = trajectory.time.diff(), trajectory.time_unit
+    steps, unit, dt = trajectory.time.diff(), trajectory.time_unit, trajectory.spec.dt
     if not len(steps) or unit not in _FRAMES or bool((steps != steps.round()).any()):
         return False
-    return unit not in UNKNOWN or bool((steps != steps[0]).any()) or float(steps[0]) == 1
+    if unit not in UNKNOWN:
+        return True
+    if dt is not None:
+        return hints.time_unit is None and float(steps.min()) == 1
+    return math.gcd(*(int(step) for step in steps.tolist())) == 1
 
 
 def _with_seconds(trajectory: Trajectory, hints: Hints) -> Trajectory:
@@ -225,11 +242,14 @@ def _with_units(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Traje
         settle("unit", channel, unit) or "1" if channel in VELOCITY else unit
         for channel, unit in zip(spec.channels, spec.units, strict=True)
     )
+    clock = settle("time_unit", "times", trajectory.time_unit)
+    if hints.dt is None and trajectory.num_frames > 1 and counts_frames(trajectory):
+        clock = None  # a unit does not make frame numbers times
     return replace(
         trajectory,
         spec=replace(spec, units=share_units(spec.channels, units)),
         length_unit=settle("length_unit", "lengths", trajectory.length_unit),
-        time_unit=settle("time_unit", "times", trajectory.time_unit),
+        time_unit=clock,
     )
 
 

@@ -73,7 +73,8 @@ class Series:
     times: Sequence[float] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Sides, viscosity and parameters, as ``assembly.make_recordings`` takes them."""
+    """Sides, viscosity and parameters, as ``assembly.make_recordings`` takes them; ``counted`` if
+    times are numbers of files."""
     moves: bool | None = None
     """Whether the mesh moves; None: compare the meshes of the first and the last frames."""
     box: np.ndarray | None = None

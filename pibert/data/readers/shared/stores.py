@@ -18,27 +18,39 @@ from torch import Tensor
 from pibert.data.format import SPACING_TOLERANCE
 from pibert.data.hdf5 import PerProcess, open_hdf5
 from pibert.data.readers.recordings import SourceError, reading
+from pibert.data.readers.shared.interpolation import count_steps
 from pibert.data.views import pick
 
 
-def uniform_step(axis: np.ndarray) -> float | None:
-    """Return the step of a uniform axis, negative if it descends; None for any other."""
+def uniform_step(axis: np.ndarray, positions: np.ndarray | None = None) -> float | None:
+    """Return the step of a uniform axis, negative if it descends; None for any other.
+
+    With ``positions``, in steps, the axis may have gaps.
+    """
     if axis.ndim != 1 or len(axis) < 2 or not np.isfinite(axis).all():
         return None
+    positions = np.arange(len(axis)) if positions is None else positions
     # Coordinates keep a step only up to their rounding.
     share = float(np.finfo(axis.dtype).eps) if axis.dtype.kind == "f" else 0.0
     axis = axis.astype(np.float64)
-    step = float((axis[-1] - axis[0]) / (len(axis) - 1))
+    step = float((axis[-1] - axis[0]) / positions[-1])
     rounding = min(4 * share * np.abs(axis).max(), 0.1 * abs(step))
     limit = max(SPACING_TOLERANCE * abs(step), rounding)
-    return None if step == 0 or np.abs(np.diff(axis) - step).max() > limit else step
+    off = np.abs(np.diff(axis) - step * np.diff(positions)).max()
+    return None if step == 0 or off > limit else step
 
 
 def smooth_time(time: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Return times in float64, without the rounding of a uniform step, and that step."""
-    step = uniform_step(time)
+    """Return times in float64, without the rounding of an even step, and that step.
+
+    Times may have gaps of whole steps.
+    """
     exact = time.astype(np.float64)
-    return (exact, None) if step is None else (exact[0] + step * np.arange(len(time)), step)
+    positions = count_steps(exact) if len(exact) > 1 else None
+    step = None if positions is None else uniform_step(time, positions)
+    if positions is None or step is None:
+        return exact, None
+    return exact[0] + step * positions, step
 
 
 _FILL_CODES = np.array(

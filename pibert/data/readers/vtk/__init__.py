@@ -147,24 +147,34 @@ def _open_folder(path: Path, hints: Hints) -> Recordings:
     if len(times) == len(ordered):
         return _open(ordered, path, hints, path.name, times)
     counted = count_frames(numbers)
-    found = _open(ordered, path, hints, path.name, counted)
+    found = _open(ordered, path, hints, path.name, counted, counted=True)
     return found if counted is None else replace(found, notes=(*found.notes, GAPS))
 
 
 def _open(
-    files: Sequence[Path], path: Path, hints: Hints, name: str, times: Sequence[float] | None = None
+    files: Sequence[Path],
+    path: Path,
+    hints: Hints,
+    name: str,
+    times: Sequence[float] | None = None,
+    *,
+    counted: bool = False,
 ) -> Recordings:
+    """Return the flow in some files; times that are ``counted`` are the numbers of the files."""
     comment = None
     with contextlib.suppress(OSError), files[0].open("rb") as file:  # reading it reports errors
         comment = _OWN.search(file.read(_HEAD))
     record = {} if comment is None else own_record(comment[1].decode("utf-8", "replace"))
     own = own_spec(record)
+    if record:
+        hints = replace(hints, time_unit=None)  # the record states it
     if own is not None and not hints.channels:
         keys = {name: name for name in own.channels}
         for letter, index in zip("xy", own.velocity or (), strict=False):
             keys[own.channels[index]] = f"velocity_{letter}"
         hints = replace(hints, channels=keys)
     source = record.get("source", {})
-    series = Series(files=files, read=read_plane, times=times, source=source)
+    facts = {"counted": counted}
+    series = Series(files=files, read=read_plane, times=times, source=source, facts=facts)
     found = open_series("vtk", path, series, hints, name=name)
     return found.changed(partial(restored, record=record)) if record else found

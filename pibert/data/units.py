@@ -32,7 +32,7 @@ _LENGTHS = {
 }
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0}
 _PLAIN = str.maketrans("µμ⁻¹²³", "uu-123")
-_WORD = re.compile(r"[^\W\d]\w*")
+_WORD = re.compile(r"\b[^\W\d]\w*")
 _SCALE = re.compile(
     r"[A-Z]\w*|[^\W\dms]|[a-z]_\w+|px|pix(?:els?)?|vox(?:els?)?|frames?|steps?|cells?|degrees"
     r"|unknown|d[txy]|lu|ts|chords?|diameters?|delta|eta|lambda|nu|tau|theta"
@@ -172,12 +172,14 @@ def doubt_unit(text: str | None, quantity: str) -> str | None:
         unit = parse_unit(name)
         return unit is not None and unit.is_like(*powers)
 
-    strange = {word for word in _WORD.findall(text) if _SCALE.fullmatch(word) is None}
+    words = {*_WORD.findall(text)}
+    strange = {word for word in words if _SCALE.fullmatch(word) is None}
     if fits(text):
         return None
     if fits(text.lower()):
         return f"{text!r} is not a known unit of {quantity} (did you mean {text.lower()}?)"
-    if not strange or (parse_unit(text) is None and strange <= {*_UNITS}):
+    # A scale beside known units: px/ms.
+    if not strange or (parse_unit(text) is None and strange < words and strange <= {*_UNITS}):
         return None
     return f"{text!r} is not a known unit of {quantity} (expected one such as {usual[0]})"
 

@@ -53,7 +53,8 @@ def test_a_unit_that_is_neither_one_of_the_flow_nor_a_scale_is_doubted() -> None
     }
     for quantity, texts in sound.items():
         assert [doubt_unit(text, quantity) for text in texts] == [None] * len(texts)
-    for text, expected in (("ms", "m/s"), ("m/sek", "m/s"), ("MM/S", "mm/s")):
+    wrong = ("ms", "m/sek", "kt", "10^-3 m/s", "1e-3 m/s", "[mm/s]")
+    for text, expected in (*((text, "m/s") for text in wrong), ("MM/S", "mm/s")):
         doubt = doubt_unit(text, "velocity")
         assert doubt is not None and repr(text) in doubt and f" {expected}" in doubt
     assert " m" in str(doubt_unit("s", "length"))

@@ -227,6 +227,8 @@ class VectorField:
         names = dict.fromkeys([*(name for name in _CHANNELS if name in columns), *named])
         self.fields = {name: columns[name][0] for name in names}
         valid = np.logical_and.reduce([np.isfinite(values) for values in self.fields.values()])
+        for name in set(PROGRAMS[program].flags) & set(columns):
+            valid &= np.isfinite(columns[name][0])  # a missing flag says nothing
         for name in set(channels) & set(FLAGS):
             valid &= marks_valid(name, columns[name][0])
         nowhere = np.zeros(valid.shape, bool)

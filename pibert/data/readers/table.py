@@ -194,6 +194,12 @@ def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
             f"{path}: a table of curves, no field: columns {found}; {rows} rows. A field needs "
             "columns x and y and a channel; name them (--channels)"
         )
+    for axis in {*"xyt"} & {*by_name}:
+        if not (known := np.isfinite(by_name[axis])).all():
+            raise SourceError(
+                f"{path}: {axis} has no number in row {int(known.argmin()) + 1} of the table; give "
+                "the position and time of every row, and leave out only values"
+            )
     check_axis_units(path, _unit(columns, "x"), _unit(columns, "y"))
     if "z" in by_name and np.ptp(by_name["z"]) > 0:
         raise SourceError(f"{path}: points in three dimensions; write out a plane of constant z")

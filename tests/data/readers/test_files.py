@@ -49,6 +49,7 @@ def test_units_have_one_spelling() -> None:
         **{"pixels": "px", "px / frames": "px/frame", "-": "1", "μm": "um", "mm/sec": "mm/s"},
         **{"Millimetre": "mm", "microseconds": "us", "minutes": "min", "metre/second": "m/s"},
         **{"m s^-1": "m/s", "m s**-1": "m/s", "m s^{-1}": "m/s", "m sec-1": "m/s"},
+        **{"[mm/s]": "mm/s", "( m s-1 )": "m/s", "(m/s)^2": "(m/s)^2", "[-]": "1"},
         **{"days": "day", "hr": "h", "meters per second": "m/s"},
     }
     assert {text: standard_unit(text) for text in spellings} == spellings

@@ -351,3 +351,25 @@ def test_momentum_equations_need_kinematic_pressure(
         stated["parameters"] = {"density": density}
     found = reopen(tmp_path / "a.h5", **stated)
     assert found.spec.family == stated["family"] and found.parameters.get("density") == density
+
+
+def test_unknown_units_in_the_data_get_a_note(tmp_path: Path) -> None:
+    x, y = np.arange(4.0), np.arange(3.0)
+    u, v = np.ones((2, 2, 3, 4))
+
+    def notes(stated: str, **hints: Any) -> str:
+        text = "".join(
+            f"{a:g},{b:g},{c:g},{d:g}\n"
+            for a, b, c, d in zip(
+                np.tile(x, 3), np.repeat(y, 4), u[0].ravel(), v[0].ravel(), strict=True
+            )
+        )
+        path = tmp_path / "flow.csv"
+        path.write_text(f"x [mm],y [mm],u [{stated}],v [{stated}]\n{text}")
+        return "\n".join(open_recordings(path, hints=Hints(**hints)).notes)
+
+    for unit in ("kt", "10^-3 m/s"):
+        said = notes(unit)
+        assert repr(unit) in said and "nothing is converted" in said and "--unit" in said
+        assert "known unit" not in notes(unit, unit="m/s", override_units=True)
+    assert "known unit" not in notes("mm/s") + notes("px/frame") + notes("U")

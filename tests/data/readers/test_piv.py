@@ -390,3 +390,10 @@ def test_pivlab_sessions_may_have_lost_the_attributes_of_matlab(tmp_path: Path) 
     (one,), (other,) = open_recordings(tmp_path / "a.mat"), open_recordings(tmp_path / "b.mat")
     np.testing.assert_array_equal(one.read(), other.read())
     np.testing.assert_array_equal(one.known(), other.known())
+
+
+def test_a_vector_with_a_missing_flag_is_not_valid(tmp_path: Path) -> None:
+    rows = [f"{x}\t{y}\t1\t2\t{'NA' if x == y == 1 else 0}" for y in range(3) for x in range(4)]
+    (tmp_path / "B1.txt").write_text("# x\ty\tu\tv\tflags\n" + "\n".join(rows) + "\n")
+    known = open_recordings(tmp_path / "B1.txt")[0].known()[0]
+    assert not bool(known[1, 1]) and int(known.sum()) == 11

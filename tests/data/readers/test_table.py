@@ -133,6 +133,17 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
         opened(tmp_path, "x [mm],y [m],u,v", [X, Y, X, Y])
 
 
+@pytest.mark.parametrize("axis", ["x", "y", "t"])
+def test_a_row_without_a_position_or_time_is_named(tmp_path: Path, axis: str) -> None:
+    rows = text_of([X, Y, 0 * X, X, Y]).splitlines()
+    cells = rows[4].split(",")
+    cells["xyt".index(axis)] = "NA"
+    rows[4] = ",".join(cells)
+    (tmp_path / "flow.csv").write_text("x,y,t,u,v\n" + "\n".join(rows))
+    with refused("flow.csv", f"{axis} has no number in row 5", error=SourceError):
+        open_recordings(tmp_path / "flow.csv")
+
+
 def test_units_in_a_line_below_the_names_are_those_of_the_columns(tmp_path: Path) -> None:
     for name, units in (("a", "[mm];[mm];[cm/s];[cm/s]"), ("b", "mm;mm;cm/s;cm/s")):
         rows = text_of([X, Y, X + Y, X * Y], ";").replace(".", ",")

@@ -20,6 +20,7 @@ from pibert.data.units import (
     UNKNOWN,
     VELOCITY,
     Unit,
+    doubt_unit,
     has_velocity_unit,
     looks_like_pixels,
     names_pixels,
@@ -37,6 +38,7 @@ _WANTED = {
     DELAY: "the time between the two images of a pair (such as --pulse-delay 27ms)",
 }
 _OPTIONS = {SCALE: "--scale", DELAY: "--pulse-delay"}
+_UNIT_HINTS = {"velocity": "unit", "length": "length_unit", "time": "time_unit"}
 _LARGEST_SHIFT = 5
 """In distances of the vectors; windows overlap by at most three quarters."""
 _NEEDS = {"px": SCALE, "frame": DELAY}
@@ -161,6 +163,24 @@ def _doubt_displacements(trajectory: Trajectory, units: Mapping[str, str | None]
         "pair of images: if the PIV program divided them by a time, such as OpenPIV's dt, give "
         "--unit px/s instead of --pulse-delay"
     ]
+
+
+def doubt_units(trajectory: Trajectory, hints: Hints) -> list[str]:
+    """Return notes on units in the data that are not known, and on pixels."""
+    spec, before = trajectory.spec, trajectory.local.get("hints", {})
+    given = {source.get(name) for source in (vars(hints), before) for name in _UNIT_HINTS.values()}
+    stated = {"length": trajectory.length_unit, "time": trajectory.time_unit}
+    if spec.velocity is not None:
+        text = spec.units[spec.velocity[0]]
+        displacement = (unit := parse_unit(text)) is not None and unit.is_like(1, 0)
+        stated["velocity"] = None if displacement else text
+    notes = [
+        f"{doubt}; it is kept, and nothing is converted; replace a wrong one with "
+        f"--{name.replace('_', '-')} and --override-units"
+        for what, name in _UNIT_HINTS.items()
+        if stated.get(what) not in given and (doubt := doubt_unit(stated.get(what), what))
+    ]
+    return notes + doubt_pixels(trajectory, hints)
 
 
 def doubt_pixels(trajectory: Trajectory, hints: Hints) -> list[str]:

@@ -29,7 +29,7 @@ from pibert.data.readers.recordings import (
     describe_parameter,
     read_sides,
 )
-from pibert.data.readers.shared.calibration import advise, calibrate, doubt_pixels, replace_stated
+from pibert.data.readers.shared.calibration import advise, calibrate, doubt_units, replace_stated
 from pibert.data.readers.shared.naming import standard_unit
 from pibert.data.splits import find_gaps
 from pibert.data.units import (
@@ -89,7 +89,7 @@ def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, 
     for step in (_with_spacing, _with_time_step, _with_units, calibrate):
         stated = step(stated, hints, notes)
     stated = _with_seconds(stated, hints)
-    notes += doubt_pixels(stated, hints)
+    notes += doubt_units(stated, hints)
     if given := _recorded(hints):
         known = {**stated.local.get("hints", {}), **given}
         stated = replace(stated, local={**stated.local, "hints": known})

@@ -141,6 +141,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 def standard_unit(text: str) -> str:
     """Return one spelling per unit: ``px`` for pixels, ``um`` for micrometres, ``1`` for none."""
+    text = re.sub(r"^[\[(]([^\[\]()]*)[\])]$", r"\1", text.strip())  # [mm/s]
     unit = text.strip().replace("µ", "u").replace("μ", "u").replace("**", "^")
     unit = re.sub(r"\^?\{(-?\d+)\}", r"^\1", unit)  # as in TeX: m s^{-1}
 

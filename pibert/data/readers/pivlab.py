@@ -89,6 +89,7 @@ def _trajectory(
             f"{path}: frames do not share their points (shapes {sorted(shapes)}); export one region"
         )
     stacked = {name: np.stack(cell) for name, cell in fields.items()}
+    frames = np.array(cells.get("frames", range(len(x))), dtype=np.float64)
     flagged = take_flags(stacked, hints.channels)
     kinds = cells.get(f"typevector_{kind}", [])
     types = np.stack(kinds) if len(kinds) == len(x) else np.ones(stacked["u"].shape)
@@ -111,6 +112,8 @@ def _trajectory(
             y[0],
             valid=types != 0 if flagged is None else (types != 0) & flagged,
             filled=filled,
+            time=frames,
+            counted=True,
             units={"u": velocity, "v": velocity} if velocity else {},
             length_unit=length,
             source={"program": "PIVlab", "file": path.name, "vectors": kind, "units": text or None},
@@ -162,6 +165,8 @@ def _read_session(path: Path) -> dict[str, Any]:
     cells: dict[str, Any] = {
         name: [rows[row][frame] for frame in kept] for name, row in _ROWS.items() if row < len(rows)
     }
+    # Frames that were not analysed leave gaps in time.
+    cells["frames"] = [frame - kept[0] for frame in kept]
     value = {name: float(n.flat[0]) for name, n in stated.items() if n.size}
     scale = value.get("calxy", 1.0)
     factors = {axis: value.get(f"cal{axis}", value.get("caluv", 1.0)) for axis in "uv"}

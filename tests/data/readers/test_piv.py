@@ -342,6 +342,7 @@ def test_pivlab_sessions_are_calibrated_as_pivlab_exports_them(
     (flow,) = recordings = open_recordings(path)
     assert upward != any("--flip y,v" in note for note in recordings.notes)
     assert flow.num_frames == 2 and flow.spec.units == ("m/s", "m/s") and flow.length_unit == "m"
+    assert flow.time.tolist() == [0.0, 2.0] and flow.spec.dt is None
     assert flow.source["vectors"] == "filtered"
     grid = flow.spec.grid
     assert grid.origin[0] == pytest.approx(16e-4 - 1e-3) and grid.dx == pytest.approx(16e-4)

@@ -100,7 +100,8 @@ def test_times_keep_their_step_across_gaps(
     _, found, places = find_even_times(time)  # type: ignore[misc]
     assert found == pytest.approx(step, rel=1e-4)
     assert positions is None or places.tolist() == positions
-    flow, _ = on_uniform_grid("a", frames(*np.meshgrid(X, Y), len(time)), X, Y, time=time)
+    x, y = np.meshgrid(X, Y)
+    flow, _ = on_uniform_grid("a", frames(x, y, len(time)), X, Y, time=time)
     assert flow.spec.dt == found and flow.time.tolist() == pytest.approx(time.tolist(), abs=6e-3)
 
 
@@ -115,7 +116,8 @@ def test_times_keep_their_step_across_gaps(
     ],
 )
 def test_uneven_times_have_no_step(time: np.ndarray) -> None:
-    flow, _ = on_uniform_grid("a", frames(*np.meshgrid(X, Y), len(time)), X, Y, time=time)
+    x, y = np.meshgrid(X, Y)
+    flow, _ = on_uniform_grid("a", frames(x, y, len(time)), X, Y, time=time)
     assert flow.spec.dt is None and flow.time.tolist() == time.tolist()
 
 

@@ -158,8 +158,10 @@ def timed(path: Path, time: list[float], suffix: str = ".npz") -> Path:
     """A recording with these times, which have no unit."""
     fields = np.random.default_rng(0).normal(size=(2, len(time), 4, 5))
     if suffix == ".npz":
-        axes = {"x": 0.5 * np.arange(5.0), "y": 0.25 * np.arange(4.0)}
-        np.savez(path.with_suffix(suffix), u=fields[0], v=fields[1], **axes, t=np.array(time))
+        x, y = 0.5 * np.arange(5.0), 0.25 * np.arange(4.0)
+        named = {"u": fields[0], "v": fields[1], "x": x, "y": y, "t": np.array(time)}
+        save: Any = np.savez
+        save(path.with_suffix(suffix), **named)
     else:
         mesh = np.meshgrid(time, np.arange(4.0), np.arange(5.0), indexing="ij")
         columns = [mesh[0], mesh[2], mesh[1], *fields]

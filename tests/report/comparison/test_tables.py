@@ -3,6 +3,7 @@
 import math
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_paired_tests_name_the_better_model_only_where_the_corrected_p_is_small(
 
 
 def test_models_with_missing_seeds_have_no_mean_and_are_named():
-    errors = {"pibert": [0.02, 0.02], "unet": [0.01], "persistence": 0.04}
+    errors: Any = {"pibert": [0.02, 0.02], "unet": [0.01], "persistence": 0.04}
     data = handmade(errors, failed=[("unet", "its loss is not finite")])
     missing = {"pibert": 0, "persistence": 0, "unet": 1}
     order = [

@@ -99,7 +99,7 @@ def in_pairs(scores: Scores) -> Scores:
 
 
 def repeated(scores: Scores, conditions: int) -> Scores:
-    """The ten test trajectories as repetitions of so many conditions."""
+    """Return the ten test trajectories as repetitions of these conditions."""
     facts = scores.card["data"]
     stated = [{"Re": float(n % conditions)} for n in range(len(facts["names"]))]
     for place, home in enumerate(scores.arrays["rows/trajectory"].unique().tolist()):

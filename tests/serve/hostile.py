@@ -65,7 +65,7 @@ class Crowd:
         return int(found[1]) / 1000
 
     async def ask(self, clients: int, seconds: float) -> None:
-        """Have so many clients ask for a while; counts statuses, and failures of valid ones."""
+        """Send requests from many clients; count statuses, and failures of valid requests."""
         end = time.monotonic() + seconds
         valid = round(VALID_SHARE * clients)
         options: dict[str, Any] = {
@@ -231,7 +231,7 @@ async def _exchange(reader, writer, route: str, body: bytes, kind: str = NPY) ->
 def run(
     server: ServerProcess, clients: int, seconds: float, *, side: int, seed: int, settle: float
 ) -> tuple[Crowd, bool]:
-    """A crowd asks for so many seconds; whether memory is back ``settle`` seconds later."""
+    """Send requests for ``seconds``; return whether memory is back ``settle`` seconds later."""
     crowd = Crowd(server, side, seed)
     asyncio.run(crowd.ask(clients, min(10.0, seconds / 2)))  # so that all is allocated
     crowd.statuses.clear()

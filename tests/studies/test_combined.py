@@ -67,7 +67,7 @@ def test_seeds_are_averaged_and_widen_the_interval(results: dict[str, Any]) -> N
 
 
 def grouped(results: dict[str, Any], conditions: int) -> dict[str, Any]:
-    """The same comparison with every flow twice, as repetitions of so many conditions."""
+    """Return the comparison with every flow twice, as repetitions of these conditions."""
     other = copy.deepcopy(results)
     facts = other["data"]["cylinder"]
     facts["source"]["group_by"] = ["Re"]

@@ -116,7 +116,11 @@ def make_step(fluid: Fluid, *, compiled: bool = False) -> Step:
     return step
 
 
-_compile = functools.cache(compile_if_possible)
+@functools.cache
+def _compile(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    # By default the compiler stores moments that are read often, and the step takes several passes.
+    one_pass = {"realize_reads_threshold": 10_000, "realize_opcount_threshold": 10_000}
+    return compile_if_possible(kernel, options=one_pass)
 
 
 def _pull(f: Tensor) -> list[Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pibert.evaluation.measure import Frames
 from pibert.evaluation.rollouts import always_fluid
-from pibert.evaluation.statistics import Statistics, dominant_frequency, drag_terms
+from pibert.evaluation.statistics import Statistics, dominant_frequency, drag_terms, mean_frequency
 from pibert.evaluation.temporal import power_density
 from pibert.fields import FieldSpec, Grid, MovingBody, Normalizer
 
@@ -232,3 +232,28 @@ def test_a_flow_without_a_peak_has_no_frequency() -> None:
     for true in (0.4321, 1.234, 3.3):
         frequency, power = power_density(torch.sin(2 * math.pi * true * t), DT)
         assert dominant_frequency(frequency, power) == pytest.approx(true, rel=1e-3)
+
+
+def test_the_frequency_of_irregular_shedding_does_not_depend_on_chance() -> None:
+    """Of an oscillator that noise drives, the highest peak scatters and the mean does not."""
+    rng = torch.Generator().manual_seed(0)
+    damping, cycle = 0.97, 2 * math.pi * 0.2
+    peaks, means = [], []
+    for _ in range(40):
+        x = [0.0, 0.0]
+        for push in torch.randn(1000, generator=rng).tolist():
+            x.append(2 * damping * math.cos(cycle) * x[-1] - damping**2 * x[-2] + push)
+        frequency, power = power_density(torch.tensor(x[2:]), 1.0)
+        peaks.append(dominant_frequency(frequency, power, least=0.0))
+        means.append(mean_frequency(frequency, power))
+    peak, mean = torch.tensor(peaks), torch.tensor(means)
+    assert mean.std() < 0.5 * peak.std()
+    assert float(mean.mean()) == pytest.approx(0.2, rel=0.01)
+
+
+@pytest.mark.parametrize("true", [0.11, 0.4321, 1.234, 2.2])
+def test_a_pure_tone_has_its_own_mean_frequency(true: float) -> None:
+    t = DT * torch.arange(512, dtype=torch.float64)
+    wave = torch.sin(2 * math.pi * true * t) + 0.5 * torch.sin(4 * math.pi * true * t)
+    frequency, power = power_density(wave, DT)
+    assert mean_frequency(frequency, power) == pytest.approx(true, rel=2e-3)

@@ -66,8 +66,8 @@ def _published() -> dict[str, Candidate]:
 def _ablations() -> dict[str, Candidate]:
     """PIBERT's branches, bias and pretraining, PITT's text and base, FNO's padding.
 
-    MWT and U-Net with the equation terms of ``pibert-mr`` show what these terms are worth alone,
-    the U-Net that corrects DMD what that skip is worth in another model.
+    MWT and U-Net with the equation terms of ``pibert-mr``, and ``pibert-mr`` without them, show what
+    these terms are worth, the U-Net that corrects DMD what that skip is worth in another model.
     """
     return {
         "pibert-scratch": _candidate("pibert"),
@@ -79,6 +79,7 @@ def _ablations() -> dict[str, Candidate]:
         "fno2d-padded": _candidate("fno2d", padding=8),
         "mwt-terms": _candidate("mwt", equation_terms=True),
         "unet-terms": _candidate("unet", "flops-4.3g-5m", equation_terms=True),
+        "pibert-mr-no-terms": _candidate("pibert-mr", "base", equation_terms=False),
         "pibert-mr-dmd": _candidate("pibert-mr", "base", dmd_modes=256),
         "unet-dmd": _candidate("unet", "flops-4.3g-5m", dmd_modes=256),
     }

@@ -146,3 +146,30 @@ def test_negativity_is_the_mean_depth_below_zero() -> None:
     fields = dict.fromkeys(family.channels, frames)
     found = family.diagnostics(fields, Grid((2, 2)), dt=None)
     assert found["negativity"].item() == pytest.approx(0.75)
+
+
+def test_divergence_and_momentum_of_a_flow_in_a_box() -> None:
+    y, x = (2 * math.pi / n * torch.arange(n, dtype=torch.float64) for n in (24, 36))
+    box = Grid.periodic((24, 36), 2 * math.pi / 36, 2 * math.pi / 24)
+    turning = torch.sin(y)[:, None].expand(2, 24, 36)  # u(y): no divergence
+    gust = torch.tensor([0.0, 0.5])[:, None, None]
+    flow = {"u": turning + gust, "v": torch.zeros(2, 24, 36, dtype=torch.float64)}
+    found = find_family("incompressible").diagnostics(flow, box, dt=0.1)
+    assert float(found["divergence_share"]) == pytest.approx(0.0, abs=1e-12)
+    assert float(found["momentum_drift"]) == pytest.approx(0.25 * math.sqrt(2))  # of u_rms = 0.7
+    squeezed = {"u": torch.cos(x).expand(2, 24, 36), "v": flow["v"]}  # u(x): nothing else
+    view = Grid((24, 36), box.dx, box.dy)
+    found = find_family("incompressible").diagnostics(squeezed, view, dt=1.0)
+    assert float(found["divergence_share"]) == pytest.approx(1.0)
+    assert "momentum_drift" not in found
+
+
+def test_density_and_pressure_that_are_not_positive_are_counted() -> None:
+    fields = sound_wave(Grid.periodic((5, 80), 0.05, 0.1), 0.1)
+    flow = {name: field.expand(3, 5, 80).clone() for name, field in fields.items()}
+    grid = Grid((5, 80))
+    found = find_family("euler").diagnostics(flow, grid, dt=1.0)
+    assert found == {"unphysical_share": 0}
+    flow["p"][1, 2] = -0.1
+    found = find_family("euler").diagnostics(flow, grid, dt=1.0)
+    assert float(found["unphysical_share"]) == pytest.approx(80 / (2 * 3 * 5 * 80))

@@ -1,12 +1,13 @@
 """Waves and concentrations: dispersion, reflection, positivity and conservation."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from pibert.fields import Grid
+from pibert.fields import Boundary, Grid
 from pibert.physics import find_family
 from pibert.physics.derivatives import d2dx2
 from pibert.physics.families.euler import conserved_variables, euler_conservation
@@ -73,6 +74,25 @@ def test_reflection_is_the_energy_share_of_the_echo(side: str, echo: float) -> N
     frames, grid, dt = pulse_against_a_side(side, echo)
     found = boundary_reflection(frames, grid, dt, 1.5, side)
     assert found.item() == pytest.approx(echo**2, abs=1e-3)
+
+
+def test_a_side_that_no_wave_reaches_does_not_count() -> None:
+    frames, grid, dt = pulse_against_a_side("right", 0.5)
+    frames = torch.where(torch.arange(101) < 20, 0.0, frames)  # nothing near the left side
+    sides = grid.sides._replace(bottom=Boundary.WALL, top=Boundary.WALL)
+    grid = replace(grid, sides=sides)
+    assert boundary_reflection(frames, grid, dt, 1.5, "left").isnan()
+    found = find_family("wave").diagnostics({"u": frames}, grid, dt=dt, speed=1.5)
+    assert float(found["reflection"]) == pytest.approx(0.25, abs=1e-3)
+
+
+def test_the_error_of_the_frequencies_is_weighted_with_the_energy() -> None:
+    t = times(9, 0.05)
+    strong = exact.travelling_wave(BOX, t, 0.8, modes=(1, 0))[0]
+    slow = exact.travelling_wave(BOX, t, 0.4, modes=(2, -1))[0]  # half of its frequency
+    found = find_family("wave").diagnostics({"u": strong + 0.5 * slow}, BOX, dt=0.05, speed=0.8)
+    share = 0.25 / 1.25  # of the energy
+    assert float(found["dispersion_error"]) == pytest.approx(0.5 * share, rel=1e-2)
 
 
 def test_diffusion_conserves_the_total() -> None:

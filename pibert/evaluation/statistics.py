@@ -39,9 +39,9 @@ predicts the recorded series ``drag`` or ``lift`` as states of a structure, drag
 (coefficients of the moving body, positive along x and y). The balance leaves out points that are
 unknown in the first or the last frame.
 
-The statistics of a rollout that diverges are infinitely wrong. Means, stresses, frequency and memory
-take channels together, in units of their standard deviation where their units differ. Points that a moving body of the true
-flow covers at some time are left out.
+The statistics of a rollout that diverges are infinitely wrong. Means, stresses, frequency and
+memory take channels together, in units of their standard deviation where their units differ. Points
+that a moving body of the true flow covers at some time are left out.
 
 No model can be expected to do better than the true flow's own sampling error: two stretches of a
 flow, each as long as the rollout, differ too. ``sampling_terms`` estimates it from the two halves
@@ -298,7 +298,7 @@ class Statistics:
         _, predicted = power_density(series.prediction, series.dt)
         # Energies of several channels add up whatever their units are.
         scales = torch.tensor(channel_scales(self.spec, self.normalizer)).to(series.truth)
-        both = [each / scales for each in (series.prediction, series.truth)]
+        both = series.prediction / scales, series.truth / scales
         error = _frequency_error(*both, series.dt)
         if error is not None:
             row |= {"strouhal_error": error, "strouhal_flows": 1.0}
@@ -409,7 +409,8 @@ def mean_frequency(
     """The mean frequency of the energy within a third of the highest peak's frequency.
 
     Irregular shedding has a broad peak, whose highest point is a matter of chance: it moves by some
-    per cent from record to record, this mean far less. None: as for ``dominant_frequency``.
+    per cent from record to record, this mean by a half to two thirds of that. None: as for
+    ``dominant_frequency``.
     """
     peak = dominant_frequency(frequency, power, least=least)
     if peak is None:

@@ -396,7 +396,7 @@ def _hints(given: Mapping[str, Any]) -> "Hints":
     known = [each.name for each in fields(Hints)]
     if unknown := sorted(set(given) - set(known)):
         raise TypeError(f"unknown arguments {', '.join(unknown)}; known: {', '.join(known)}")
-    return Hints(**{name: _tuples(name, value) for name, value in given.items()})
+    return Hints(**{n: _tuples(n, value) for n, value in given.items() if value is not None})
 
 
 def _tuples(name: str, value: Any) -> Any:

@@ -108,6 +108,7 @@ def test_channels_masks_bodies_and_parameters_are_stated() -> None:
     assert flow[0].parameters == {"Re": 100.0}
     assert np.array_equal(flow[0].known()[1].numpy(), known & ~body)
     assert np.isnan(flow.numpy()[:, :, 2, 3]).all()
+    assert not waves(4, parameters=None, sides=None)[0].parameters
     named = pibert.flow(array, dx=DX, dy=DY, dt=DT, channels=("u", "v", "T"))
     assert named[0].spec.channels == ("u", "v", "T")
     by_name = {"u": array[:, 0], "v": array[:, 1], "T": array[:, 2]}

@@ -283,15 +283,12 @@ class PIBERTMR(Stepper):
 
         ``x`` holds standardised training samples.
         """
+        super().calibrate(x, normalizer, parameters, mask)
         known = known_points(mask, x)
         if self.physics_bias is not None:
             if normalizer is not None:
                 self.physics_bias.set_normalizer(normalizer)
             self.physics_bias.calibrate(x, parameters, mask)
-        if self.terms is not None:
-            if normalizer is not None:
-                self.terms.set_normalizer(normalizer)
-            self.terms.calibrate(self._newest(x), known)
         if self.pod_modes is not None:
             self.pod_modes.fit(x, known)
 
@@ -299,7 +296,7 @@ class PIBERTMR(Stepper):
         """Return the next frames, standardised like the input; arguments as for ``Stepper``."""
         x = self.prepared(x, parameters, mask)
         change = self.head(self._features(x, parameters, mask)[0])
-        return self.uniform_state(self.with_skip(change, x, mask))
+        return self.with_motion(self.with_skip(change, x, mask), x, parameters)
 
     def encode(
         self, x: Fields, parameters: Vector = None, mask: Mask = None

@@ -6,7 +6,8 @@ starts at zero, so an untrained model is exactly persistence.
 
 Channels of the structural state (``FieldSpec.state``) are constant in space: every model reads them
 at all points, and predicts each as the mean of its output over the grid, a learned integral, as a
-force is one.
+force is one. Displacement and velocity of a body on a spring follow from the force
+(``models/motion.py``) if the model predicts changes of the last frame.
 """
 
 import math
@@ -30,6 +31,7 @@ from pibert.models.layers import (
     count_coordinates,
     point_coordinates,
 )
+from pibert.models.motion import EquationOfMotion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +136,10 @@ class Stepper(nn.Module):
                     f"{config.residual} does not correct a frame; leave it out"
                 )
             self.dmd_skip = DMDSkip(modes, config.history, config.horizon, spec)
+        self.motion: EquationOfMotion | None = None
+        corrects_last = config.residual and self.dmd_skip is None
+        if corrects_last and self.objective == "supervised" and spec.on_springs:
+            self.motion = EquationOfMotion(spec)
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
         """Freeze or unfreeze modules before a training stage."""
@@ -145,7 +151,9 @@ class Stepper(nn.Module):
         parameters: Float[Tensor, "n q"] | None = None,
         mask: Tensor | None = None,
     ) -> None:
-        """Set units and scales of the equation terms from standardised training samples."""
+        """Set units and scales of terms and motion from standardised training samples."""
+        if self.motion is not None and normalizer is not None:
+            self.motion.set_normalizer(normalizer)
         if self.terms is not None:
             if normalizer is not None:
                 self.terms.set_normalizer(normalizer)
@@ -163,7 +171,7 @@ class Stepper(nn.Module):
         """
         x = self.prepared(x, parameters, mask)
         change = self.change(x, self.parameter_vector(x, parameters))
-        return self.uniform_state(self.with_skip(change, x, mask))
+        return self.with_motion(self.with_skip(change, x, mask), x, parameters)
 
     def with_skip(self, change: Answer, x: Tensor, mask: Tensor | None) -> Answer:
         """Return the frames that a change gives: of the last frame, or of the frame of DMD."""
@@ -181,6 +189,15 @@ class Stepper(nn.Module):
         frames = field.unflatten(1, (-1, len(self.spec.channels)))
         known = None if known is None else known[:, None]
         return with_uniform_state(frames, len(self.spec.state), known).flatten(1, 2)
+
+    def with_motion(self, field: Answer, x: Tensor, parameters: Tensor | None) -> Answer:
+        """Return frames with a uniform state, in which bodies on springs obey Newton's law."""
+        field = self.uniform_state(field)
+        if self.motion is None:
+            return field
+        channels = len(self.spec.channels)
+        frames = field.unflatten(1, (-1, channels))
+        return self.motion(frames, x[:, -channels:], parameters).flatten(1, 2)
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         """Return the change since the last frame, or without ``residual`` the frames.

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pibert.config import Count, NonNegative, Positive
-from pibert.fields import Boundary
+from pibert.fields import Boundary, Spring
 from pibert.solver.boundaries import Box, Shape, Side
 from pibert.solver.immersed import ImmersedCylinder, Oscillator
 from pibert.solver.lattice import Scheme, equilibrium
@@ -338,6 +338,10 @@ class TandemWakes(Wakes):
             "reduced_velocity": self.reduced_velocity * reynolds / middle,
         }
 
+    @property
+    def spring(self) -> Spring:
+        return Spring(damping_ratio=self.damping_ratio)
+
     def make_case(self, indices: Sequence[int], drawn: Drawn, device: str) -> Case:
         case = tandem(
             drawn["Re"],
@@ -422,14 +426,14 @@ TANDEM_PRESETS: dict[str, Recipe] = {
     # lock-in, and both sides of it. Flows last 175 D/U, about 20 periods or more. For a GPU.
     "coupled": _COUPLED,
     "coupled-single": replace(_COUPLED, gap=None, body=(31.5, 28.0, 12.0)),
-    # Small enough for two cores: less than a minute.
+    # Small enough for two cores: about a minute.
     "coupled-demo": TandemWakes(
-        samples=14,
-        group=14,
-        reynolds=(80.0, 92.0, 104.0, 115.0, 126.0, 138.0, 150.0),
+        samples=38,
+        group=38,
+        reynolds=tuple(map(float, range(80, 153, 4))),
         reduced_velocity=5.5,
         gap=None,
-        frames=120,
+        frames=240,
         view=(32, 48),
         body=(15.5, 14.0, 8.0),
         domain=(20.0, 12.0),

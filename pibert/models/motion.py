@@ -76,9 +76,7 @@ class EquationOfMotion(nn.Module):
             predicted = frames[:, :, -count:, 0, 0].to(before)
             changes, columns = predicted - before[:, None], list(predicted.unbind(2))
             for body in self.spec.on_springs:
-                assert body.spring is not None
-                names = (body.displacement, body.spring.velocity, body.spring.force)
-                y, v, c = places = [self.spec.state.index(name) for name in names]
+                y, v, c = places = self._places(body)
                 displacement, velocity, force = (before[:, i] * std[i] + mean[i] for i in places)
                 mount = self._mount(body, parameters, before)
                 moved = []
@@ -94,6 +92,34 @@ class EquationOfMotion(nn.Module):
             state = torch.stack(columns, 2)[..., None, None].to(frames.dtype)
         shape = (-1, -1, -1, *frames.shape[-2:])
         return torch.cat((frames[:, :, :-count], state.expand(shape)), 2)
+
+    def misfit(
+        self,
+        last: Float[Tensor, "b c y x"],
+        following: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None,
+    ) -> float:
+        """Return the error of the law for recorded forces, over that of repeating displacements.
+
+        It is the largest of all bodies, each a root mean square; both frames are standardised.
+        """
+        first = len(self.spec.channels) - len(self.spec.state)
+        displacements = [self.spec.channels.index(b.displacement) for b in self.spec.on_springs]
+        forces = [first + self._places(body)[2] for body in self.spec.on_springs]
+        straight = last.clone()  # the course of the forces, without bends
+        straight[:, forces] = following[:, forces]
+        moved = self(straight[:, None], last, parameters)[:, 0]
+        errors, changes = (
+            (following - found)[:, displacements, 0, 0].square().mean(0) for found in (moved, last)
+        )
+        return float((errors / changes.clamp(min=1e-12)).max().sqrt())
+
+    def _places(self, body: MovingBody) -> tuple[int, int, int]:
+        """Return the indices of displacement, velocity and force in the state."""
+        assert body.spring is not None
+        names = (body.displacement, body.spring.velocity, body.spring.force)
+        y, v, c = (self.spec.state.index(name) for name in names)
+        return y, v, c
 
     def _mount(
         self, body: MovingBody, parameters: Tensor | None, like: Tensor

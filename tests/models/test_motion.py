@@ -146,6 +146,29 @@ def test_a_bend_of_the_force_moves_the_body() -> None:
     assert ahead.grad is not None and bool((ahead.grad[:, 0, 1:, 0, 0] != 0).all())
 
 
+def test_the_misfit_tells_wrong_forces() -> None:
+    """A body under a recorded force that is linear in time, and the same force in other units."""
+    spec = sprung(dt=0.2)
+    motion = EquationOfMotion(spec)
+    motion.set_normalizer(NORMALIZER)
+    rng = torch.Generator().manual_seed(0)
+    before = 0.3 * torch.randn(50, 3, generator=rng, dtype=torch.float64)
+    force = before[:, 2] + 0.1 * torch.randn(50, generator=rng, dtype=torch.float64)
+    encoded = spec.encode_parameters(
+        {"Re": 90.0, "mass_ratio": 2.0 + torch.arange(50.0) / 10, "reduced_velocity": 5.0}
+    ).double()
+    mass = 0.25 * math.pi * (2.0 + torch.arange(50.0, dtype=torch.float64) / 10)
+    same = torch.ones_like(mass)
+    course = (before[:, 2], force, 0 * same, 0 * same)
+    omega = 2 * math.pi / 5 * same
+    moved = advance(before[:, 0], before[:, 1], course, mass, omega, 0.05, 0.2 * same)
+    after = torch.stack((*moved, force), 1)
+    assert motion.misfit(frames_of(before, spec), frames_of(after, spec), encoded) < 1e-5
+    newtons = torch.tensor([1.0, 1.0, 100.0], dtype=torch.float64)
+    wrong = (frames_of(newtons * state, spec) for state in (before, after))
+    assert motion.misfit(*wrong, encoded) > 0.5
+
+
 def test_what_the_law_needs_is_named() -> None:
     spec = sprung()
     with refused("mass_ratio", "spring"):

@@ -84,10 +84,10 @@ class MovingBody:
                 f"{2 * self.radius}, found {self.unit}"
             )
 
-    def inside(
+    def distance(
         self, grid: Grid, displacement: Float[Tensor, "*batch"]
-    ) -> Bool[Tensor, "*batch y x"]:
-        """Return the points inside the body for each displacement."""
+    ) -> Float[Tensor, "*batch y x"]:
+        """Return the distance of the points from the surface, negative inside."""
         x, y = grid.coordinates(displacement.dtype, displacement.device)
         moved = self.unit * displacement[..., None, None]
         across, along = x - self.centre[0], y - self.centre[1]
@@ -95,7 +95,13 @@ class MovingBody:
             across = across - moved
         else:
             along = along - moved
-        return torch.hypot(*torch.broadcast_tensors(across, along)) < self.radius
+        return torch.hypot(*torch.broadcast_tensors(across, along)) - self.radius
+
+    def inside(
+        self, grid: Grid, displacement: Float[Tensor, "*batch"]
+    ) -> Bool[Tensor, "*batch y x"]:
+        """Return the points inside the body for each displacement."""
+        return self.distance(grid, displacement) < 0
 
     def is_outside(
         self, grid: Grid, displacement: Float[Tensor, "*batch"]

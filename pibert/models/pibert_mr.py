@@ -226,7 +226,8 @@ class PIBERTMR(Stepper):
         self.check_size(shape)
         vorticity = config.vorticity_velocity
         self.terms = EquationTerms(spec, vorticity=vorticity) if config.equation_terms else None
-        features = self.in_channels + 1 + (self.terms.num_terms if self.terms is not None else 0)
+        features = self.in_channels + 1 + self.num_distances
+        features += self.terms.num_terms if self.terms is not None else 0
         if config.coordinates:
             features += count_coordinates(spec.grid)
         w, d = config.width, config.token_width
@@ -352,7 +353,7 @@ class PIBERTMR(Stepper):
         shape = (x.shape[-2], x.shape[-1])
         levels, known = self.levels(shape), known_points(mask, x)
         vector = self.parameter_vector(x, parameters)
-        inputs = self._inputs(x, None if mask is None else known, shape)
+        inputs = self._inputs(x, parameters, None if mask is None else known, shape)
         # Channels last: the layout of the convolutions and the order of features in a token.
         lifted = self.lift(inputs.contiguous(memory_format=torch.channels_last))
         field = lifted + self.parameter_features(vector)[:, :, None, None]
@@ -367,10 +368,17 @@ class PIBERTMR(Stepper):
         last: Any = self.cycles[-1]
         return synthesise(bands)[..., : shape[0], : shape[1]], last.coarsest.norm(tokens)
 
-    def _inputs(self, x: Tensor, known: Tensor | None, shape: tuple[int, int]) -> Tensor:
+    def _inputs(
+        self,
+        x: Tensor,
+        parameters: Tensor | None,
+        known: Tensor | None,
+        shape: tuple[int, int],
+    ) -> Tensor:
         """Return the input channels of the lift."""
         all_known = x.new_ones(x.shape[0], 1, *shape)
         channels = [x, all_known if known is None else known[:, None].to(x.dtype)]
+        channels += self.distances(x, parameters)
         if self.terms is not None:
             channels.append(self.terms(self._newest(x), known).to(x.dtype))
         if self.config.coordinates:

@@ -7,7 +7,8 @@ starts at zero, so an untrained model is exactly persistence.
 Channels of the structural state (``FieldSpec.state``) are constant in space: every model reads them
 at all points, and predicts each as the mean of its output over the grid, a learned integral, as a
 force is one. Displacement and velocity of a body on a spring follow from the force
-(``models/motion.py``) if the model predicts changes of the last frame.
+(``models/motion.py``) if the model predicts changes of the last frame. The distances of the points
+from moving bodies (``models/bodies.py``) are inputs, now and where the force of now takes the body.
 """
 
 import math
@@ -21,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer, with_uniform_state
+from pibert.models.bodies import BodyDistance
 from pibert.models.equation_terms import EquationTerms
 from pibert.models.layers import (
     Answer,
@@ -122,7 +124,7 @@ class Stepper(nn.Module):
         self._with_mask = baseline.mask
         self.terms = EquationTerms(spec, vorticity=True) if baseline.equation_terms else None
         self.num_inputs = self.in_channels + baseline.mask
-        """Channels of prepared fields: known points and equation terms precede the frames."""
+        """Channels of prepared fields: what is known besides precedes the frames."""
         if self.terms is not None:
             self.num_inputs += self.terms.num_terms
         self.dmd_skip: nn.Module | None = None
@@ -140,6 +142,9 @@ class Stepper(nn.Module):
         corrects_last = config.residual and self.dmd_skip is None
         if corrects_last and self.objective == "supervised" and spec.on_springs:
             self.motion = EquationOfMotion(spec)
+        self.distance = BodyDistance(spec) if spec.moving else None
+        if isinstance(config, BaselineConfig):
+            self.num_inputs += self.num_distances
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
         """Freeze or unfreeze modules before a training stage."""
@@ -152,8 +157,9 @@ class Stepper(nn.Module):
         mask: Tensor | None = None,
     ) -> None:
         """Set units and scales of terms and motion from standardised training samples."""
-        if self.motion is not None and normalizer is not None:
-            self.motion.set_normalizer(normalizer)
+        for module in (self.motion, self.distance):
+            if module is not None and normalizer is not None:
+                module.set_normalizer(normalizer)
         if self.terms is not None:
             if normalizer is not None:
                 self.terms.set_normalizer(normalizer)
@@ -263,12 +269,28 @@ class Stepper(nn.Module):
             x = self.uniform_state(x, known_points(mask, x))
         if not _is_captured(x):
             _check_values(x, parameters)
-        return self._informed(x, mask) if self.num_inputs > self.in_channels else x
+        return self._informed(x, parameters, mask) if self.num_inputs > self.in_channels else x
 
-    def _informed(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Prepend the known points and the equation terms of the newest frame."""
+    @property
+    def num_distances(self) -> int:
+        """Channels that ``distances`` returns."""
+        times = 1 if self.motion is None else 2
+        return 0 if self.distance is None else times * self.distance.num_channels
+
+    def distances(self, x: Tensor, parameters: Tensor | None) -> list[Tensor]:
+        """Return the distances of the points from moving bodies, now and after the step."""
+        if self.distance is None:
+            return []
+        last = x[:, -len(self.spec.channels) :]
+        found = [self.distance(last)]
+        if self.motion is not None:  # under the force of now
+            found.append(self.distance(self.motion(last[:, None], last, parameters)[:, 0]))
+        return found
+
+    def _informed(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
+        """Prepend known points, equation terms of the newest frame and distances from bodies."""
         known = None if mask is None else known_points(mask, x)
-        channels = [x]
+        channels = [*self.distances(x, parameters), x]
         if self.terms is not None:
             frame = x[:, -len(self.spec.channels) :]
             channels.insert(0, self.terms(frame, known).to(x.dtype))

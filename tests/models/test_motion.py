@@ -10,10 +10,13 @@ from torch import Tensor
 
 from pibert.fields import FieldSpec, Grid, MovingBody, Normalizer, Parameter, Spring
 from pibert.models import build_model
+from pibert.models.bodies import BodyDistance
 from pibert.models.motion import EquationOfMotion, advance
-from tests.helpers import refused
+from tests.helpers import TINY_OPTIONS, refused, tiny_model
 
 STATE = ("displacement", "velocity", "lift")
+REFERENCES = ("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd")
+TRAINED = [name for name in TINY_OPTIONS if name not in (*REFERENCES, "neuraloperator")]
 NORMALIZER = Normalizer((1.0, 0.05, -0.02, 0.1), (0.5, 0.3, 0.4, 0.8))
 
 
@@ -187,6 +190,41 @@ def test_what_the_law_needs_is_named() -> None:
         MovingBody(radius=0.5, unit=0.7, spring=Spring())
     with refused("damping ratio", "1.5"):
         Spring(damping_ratio=1.5)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_model_runs_with_a_body_on_a_spring(name: str) -> None:
+    grid = Grid((16, 16), dx=0.25, dy=0.25, origin=(-2.0, -2.0))
+    channels = ("u", "v", *STATE)
+    spec = sprung(channels=channels, grid=grid, family="incompressible")
+    model = tiny_model(name, spec).eval()
+    x = torch.randn(2, model.config.history * 5, 16, 16, generator=torch.Generator().manual_seed(0))
+    x[:, -3:] = x[:, -3:, :1, :1]
+    given = spec.encode_parameters({"Re": 90.0, "mass_ratio": 2.0, "reduced_velocity": 5.0})
+    mask = ~spec.bodies[0].inside(grid, torch.tensor([0.1, -0.2]))
+    with torch.no_grad():
+        y = model(x, parameters=given.expand(2, -1), mask=mask)
+    assert y.shape == (2, 5, 16, 16) and bool(y.isfinite().all())
+    torch.testing.assert_close(y[:, 2:], y[:, 2:, :1, :1].expand_as(y[:, 2:]))
+
+
+def test_distances_resolve_the_surface_between_points() -> None:
+    """In diameters and in pairs of cells, of a standardised displacement."""
+    grid = Grid((16, 24), dx=0.25, dy=0.25, origin=(-2.0, -2.0))
+    spec = sprung(grid=grid)
+    distance = BodyDistance(spec)
+    distance.set_normalizer(NORMALIZER)
+    frame = frames_of(torch.tensor([[0.3, 0.0, 0.0], [-0.17, 0.0, 0.0]]), spec)
+    found = distance(frame)
+    column, row = 8, 15  # x = 0, y = 1.75
+    for sample, y in enumerate((0.3, -0.17)):
+        above = 1.75 - y - 0.5
+        assert float(found[sample, 0, row, column]) == pytest.approx(min(above, 1.0), abs=1e-5)
+        assert float(found[sample, 1, row, column]) == 1.0
+        edge = 0.75 - y - 0.5  # the row at 0.75
+        assert float(found[sample, 1, 11, column]) == pytest.approx(min(edge / 0.5, 1), abs=1e-5)
+        inside = spec.bodies[0].inside(grid, torch.tensor(y))
+        assert torch.equal(found[sample, 0] < 0, inside)
 
 
 def test_without_the_force_the_motion_is_learned() -> None:

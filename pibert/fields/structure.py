@@ -95,7 +95,9 @@ class MovingBody:
             across = across - moved
         else:
             along = along - moved
-        return torch.hypot(*torch.broadcast_tensors(across, along)) - self.radius
+        # Not hypot, which does not export to ONNX, and has no gradient at the centre.
+        squared = across.square() + along.square()
+        return squared.clamp(min=1e-12 * self.radius**2).sqrt() - self.radius
 
     def inside(
         self, grid: Grid, displacement: Float[Tensor, "*batch"]

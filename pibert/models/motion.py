@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import MASS_RATIO, REDUCED_VELOCITY, FieldSpec, MovingBody, Normalizer
+from pibert.models.layers import is_captured
 
 _NODES, _WEIGHTS = (array.tolist() for array in np.polynomial.legendre.leggauss(8))
 """Of the Gauss rule on [-1, 1]."""
@@ -36,11 +37,13 @@ class EquationOfMotion(nn.Module):
 
     def __init__(self, spec: FieldSpec) -> None:
         super().__init__()
-        self.spec = spec
-        parameters, numbers = [MASS_RATIO, REDUCED_VELOCITY], ["dt"]
+        self.spec, numbers = spec, ["dt"]
+        self.parameter_names: tuple[str, ...] = (MASS_RATIO, REDUCED_VELOCITY)
+        """Parameters that must be known."""
         if spec.reference_velocity is None:
-            parameters, numbers = [*parameters, REYNOLDS], ["dt", "viscosity", "reference_length"]
-        missing = [name for name in parameters if name not in spec.parameter_names]
+            self.parameter_names += (REYNOLDS,)
+            numbers += ["viscosity", "reference_length"]
+        missing = [name for name in self.parameter_names if name not in spec.parameter_names]
         missing += [name for name in numbers if getattr(spec, name) is None]
         if missing:
             raise ValueError(
@@ -140,10 +143,7 @@ class EquationOfMotion(nn.Module):
         """Return a parameter of every sample."""
         index = self.spec.parameter_names.index(name)
         scaled = None if parameters is None else parameters[:, index].to(like)
-        captured = torch.compiler.is_compiling() or (
-            like.is_cuda and torch.cuda.is_current_stream_capturing()
-        )
-        if scaled is None or (not captured and bool(scaled.isnan().any())):
+        if scaled is None or (not is_captured(like) and bool(scaled.isnan().any())):
             raise ValueError(
                 f"expected the {name} of every flow, found none: the bodies of this model move by "
                 f"Newton's law; state it (--parameter {name}=NUMBER)"

@@ -31,6 +31,7 @@ from pibert.models.layers import (
     Parameters,
     Vector,
     count_coordinates,
+    is_captured,
     point_coordinates,
 )
 from pibert.models.motion import EquationOfMotion
@@ -267,7 +268,7 @@ class Stepper(nn.Module):
             x = torch.where(checked_mask(mask, x), x, 0.0)
         if self.spec.state:
             x = self.uniform_state(x, known_points(mask, x))
-        if not _is_captured(x):
+        if not is_captured(x):
             _check_values(x, parameters)
         return self._informed(x, parameters, mask) if self.num_inputs > self.in_channels else x
 
@@ -347,13 +348,6 @@ def zero(layer: nn.Module) -> None:
     """Set all weights of a layer to zero."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
-
-
-def _is_captured(x: Tensor) -> bool:
-    """Return whether a graph is being captured, which cannot branch on values."""
-    if torch.compiler.is_compiling():
-        return True
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _check_values(x: Tensor, parameters: Tensor | None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,6 +183,20 @@ def test_an_interrupted_download_is_reported_and_resumed(
     assert run(*arguments).exit_code == 0
     wanted = [name for name in contents(hub) if "fsi" in name and "numerical" not in name]
     assert sorted(contents(tmp_path)) == sorted([*wanted, "version.json"])
+
+
+def test_a_source_without_all_shards_is_named_and_can_be_completed(
+    hub: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(hub, source)
+    lost = sorted(source.glob("fsi/hf_dataset/real/data-*.arrow"))[1]
+    lost.unlink()
+    arguments = ("download", "realpdebench", "fsi", "--to", tmp_path / "to", "--from", source)
+    message = refusal(*arguments)
+    assert lost.name in message and "source" in message and "rerun" in message
+    shutil.copy(hub / lost.relative_to(source), lost)
+    assert "Everything is in" in well(*arguments).output
 
 
 def test_impossible_downloads_are_refused(

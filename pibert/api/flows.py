@@ -4,10 +4,11 @@ import contextlib
 import functools
 import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -309,7 +310,8 @@ def flow(
             flows as (flow, time, channel, y, x); arrays (time, y, x) by channel name, also with
             ``x``, ``y`` and ``t``; an xarray ``Dataset`` or ``DataArray``.
         name: Name of the flow.
-        mask: True where the fields are known: (y, x) or (time, y, x). NaN is unknown anyway.
+        mask: True where the fields are known: (y, x) or (time, y, x), with rows and columns in the
+            order of the fields. NaN is unknown anyway.
         body: True inside a solid body, of the same shapes; or a region such as
             ``circle:0,0,0.5``.
         channels: Names of all channels of an array; of named arrays, those to use, or
@@ -325,12 +327,18 @@ def flow(
         hints["channels"] = _named(channels, arrays, hints.get("axes"))
     if isinstance(body, str):
         hints["body"], body = body, None
-    found = open_memory(arrays, _hints(hints), name=name)
-    masks = {role: _mask(given) for role, given in (("valid", mask), ("body", body))}
-    given = {role: mask for role, mask in masks.items() if mask is not None}
-    made = Flow(found.changed(partial(_with_masks, masks=given)) if given else found)
-    if given:
-        made[0]  # a wrong mask is an error here, not where the flow is used
+    masks = {"valid": mask, "body": body}
+    given = {role: marked for role, marked in masks.items() if marked is not None}
+    for role, marked in given.items():
+        arrays = _with_mask(arrays, role, marked)
+        if hints.get("channels"):
+            hints["channels"] = {**hints["channels"], role: role}
+    made = Flow(open_memory(arrays, _hints(hints), name=name))
+    if given and not made[0].known().any():
+        raise ValueError(
+            f"{name}: expected points that are known, found none outside mask= and body=; a mask "
+            "is True where the fields are known, a body is True inside"
+        )
     return _noted(made)
 
 
@@ -491,35 +499,49 @@ def _array(value: Any) -> Any:
     return np.asarray(value)
 
 
-def _mask(given: Any) -> Any:
-    if given is None:
-        return None
-    import torch
+def _with_mask(arrays: Any, role: str, mask: Any) -> Any:
+    """Add the user's mask to the arrays as ``role``, together with those that they have."""
+    from pibert.data.readers.shared.roles import FLAGS
 
-    found = _array(given)
-    if found.dtype != bool:
-        raise TypeError(f"expected a mask of True and False, found {found.dtype}; compare it first")
-    return torch.from_numpy(found)
-
-
-def _with_masks(trajectory: Trajectory, *, masks: Mapping[str, Any]) -> Trajectory:
-    known = trajectory.known()
-    changes = dict(masks)
-    if "valid" in masks:
-        shapes = (tuple(known.shape), tuple(known.shape[1:]))
-        if tuple(masks["valid"].shape) not in shapes:
+    is_dataset = hasattr(arrays, "data_vars")
+    mask = _labelled(arrays, mask) if is_dataset else _array(mask)
+    if mask.dtype != bool:
+        raise TypeError(f"expected a mask of True and False, found {mask.dtype}; compare it first")
+    for key in list(arrays):
+        kind, marks = FLAGS.get(re.sub(r"[^a-z0-9]", "", str(key).lower()), (None, True))
+        if kind == role:
+            own = (arrays[key] > 0) == marks
+            mask = own & mask if role == "valid" else own | mask
+            arrays = arrays.drop_vars(key) if is_dataset else _without(arrays, key)
+        elif kind == "chc" and role == "valid":
             raise ValueError(
-                f"{trajectory.name}: expected a mask of shape {shapes[1]} or {shapes[0]}, found "
-                f"{tuple(masks['valid'].shape)}"
+                f"the data mark vectors in {key!r} themselves: leave it out, and give "
+                f"mask=({key} > 0) & mask"
             )
-        changes["valid"] = known & masks["valid"]
-    masked = replace(trajectory, **changes)
-    if known.any() and not masked.known().any():
+    return arrays.assign({role: mask}) if is_dataset else {**arrays, role: mask}
+
+
+def _without(arrays: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: array for name, array in arrays.items() if name != key}
+
+
+def _labelled(dataset: Any, mask: Any) -> Any:
+    """A mask with the dimensions of a ``Dataset``."""
+    from pibert.data.readers.shared.roles import find_axis
+
+    if hasattr(mask, "dims"):
+        return mask
+    import xarray
+
+    mask, dims = _array(mask), {find_axis(str(dim)): dim for dim in dataset.dims}
+    names = tuple(dims.get(axis) for axis in "tyx"[-mask.ndim :])
+    if len(names) != mask.ndim or mask.shape != tuple(dataset.sizes.get(name) for name in names):
+        sizes = ", ".join(f"{name} {size}" for name, size in dataset.sizes.items())
         raise ValueError(
-            f"{trajectory.name}: expected points that are known, found none outside mask= and "
-            "body=; a mask is True where the fields are known, a body is True inside"
+            f"expected a mask of shape (y, x) or (time, y, x) for data of {sizes}, found "
+            f"{mask.shape}; give it as a DataArray"
         )
-    return masked
+    return xarray.DataArray(mask, dims=names)
 
 
 def _range(values: Sequence[float | None]) -> str:

@@ -89,6 +89,9 @@ def realpdebench(
     if what == "metadata":
         say(console, f"Splits and parameters are in {to}. The fields come with --what fields.")
         return
+    for name in scenarios:
+        for type_ in kinds:
+            _check_shards(to / name / "hf_dataset" / type_, mirror)
     say(console, f"Everything is in {to}. Look at it:")
     for name in scenarios:
         for type_ in kinds:
@@ -133,6 +136,20 @@ def _hub(repo: str, mirror: Path | None, revision: str | None, endpoint: str | N
     if revision or endpoint:
         raise ValueError("--revision and --endpoint are for the hub, not for a folder (--from)")
     return FolderHub(mirror)
+
+
+def _check_shards(folder: Path, mirror: Path | None) -> None:
+    """Refuse a data set of which the source lacks shards that the data set lists."""
+    from pibert.data.readers.realpdebench.rows import missing_shards
+
+    missing, names = missing_shards(folder)
+    if missing:
+        source = "the hub" if mirror is None else str(mirror)
+        raise ValueError(
+            f"{folder}: expected the {len(names)} shards that the data set lists, found "
+            f"{len(names) - len(missing)}; {source} lacks {', '.join(missing[:3])}: choose a "
+            "complete source (--from, --revision), then rerun the command"
+        )
 
 
 def _fetch(

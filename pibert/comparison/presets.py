@@ -66,8 +66,9 @@ def _published() -> dict[str, Candidate]:
 def _ablations() -> dict[str, Candidate]:
     """PIBERT's branches, bias and pretraining, PITT's text and base, FNO's padding.
 
-    MWT and U-Net with the equation terms of ``pibert-mr``, and ``pibert-mr`` without them, show what
-    these terms are worth, the U-Net that corrects DMD what that skip is worth in another model.
+    MWT and U-Net with the equation terms of ``pibert-mr``, and ``pibert-mr`` without them, show
+    what these terms are worth, the U-Net that corrects DMD what that skip is worth in another
+    model.
     """
     return {
         "pibert-scratch": _candidate("pibert"),

@@ -42,7 +42,7 @@ from pibert.evaluation.modes import (
     segments,
     spod,
 )
-from pibert.evaluation.statistics import dominant_frequency
+from pibert.evaluation.statistics import LEAST_PERIODS, dominant_frequency
 from pibert.evaluation.temporal import (
     KNOWN_SHARE,
     Probes,
@@ -64,8 +64,6 @@ _CORRELATED = 400
 _OUTLIERS, _OUTLIER_FRAMES = 1e-3, 16
 """Share of spurious vectors that is reported, and the frames that are tested for them."""
 _LEAST_FRAMES = 8
-_LEAST_PERIODS = 1.5
-"""Of a dominant frequency in a record; a slower change is a trend, or one passing event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,14 +431,14 @@ def _spectra(
     periods = 0.0 if dominant is None else dominant * dt * len(series)
     if dominant is not None and dominant < resolved[1]:
         # Also the transform of turbulence has its highest peak in one of its first bins.
-        if periods >= _LEAST_PERIODS:
+        if periods >= LEAST_PERIODS:
             notes.append(
                 f"the highest peak of the spectrum has {periods:.2g} periods in the record, fewer "
                 f"than the {len(series) / len(parts[0]):.2g} that segments of {len(parts[0])} "
                 "frames resolve: record longer, or give a longer --segment"
             )
         dominant = None
-    if periods < _LEAST_PERIODS:
+    if periods < LEAST_PERIODS:
         dominant = None
     return Spectra(
         probes=probes,

@@ -12,8 +12,9 @@ and primes for the prediction:
                          energy of the fluctuations in thirds of the wavenumbers, predicted over
                          true (``evaluation/scales.py``)
     strouhal_error       |f' / f - 1|, f the mean frequency of the energy within a third of the
-                         highest peak at the probes (``evaluation/temporal.py``); mean over flows. A
-                         flow without a peak that holds a fifth of the energy has none
+                         highest peak at the probes (``evaluation/temporal.py``), each flow's own;
+                         mean over flows. A flow has none without a peak that holds a fifth of the
+                         energy within two bins and has a period and a half in the run
     distribution_error   mean distance between the sorted values of prediction and truth at all
                          points (Wasserstein), in standard deviations of the training set; mean
                          over flows and channels
@@ -35,15 +36,17 @@ and primes for the prediction:
 The drag from the balance is given for flows with bodies at rest, known U, D, viscosity and time
 step, in a view that reaches around the bodies. D is the reference length of the flow. Where a model
 predicts the recorded series ``drag`` or ``lift`` as states of a structure, drag and lift are these
-(coefficients of the moving body, positive along x and y).
+(coefficients of the moving body, positive along x and y). The balance leaves out points that are
+unknown in the first or the last frame.
 
-The statistics of a rollout that diverges are infinitely wrong. ``all`` takes channels together, in
-units of their standard deviation where their units differ. Points that a moving body of the true
-flow covers at some time are left out.
+The statistics of a rollout that diverges are infinitely wrong. Means, stresses, frequency and
+memory take channels together, in units of their standard deviation where their units differ. Points
+that a moving body of the true flow covers at some time are left out.
 
 No model can be expected to do better than the true flow's own sampling error: two stretches of a
 flow, each as long as the rollout, differ too. ``sampling_terms`` estimates it from the two halves
-of the truth. The squared difference of two halves is twice that of two stretches of full length.
+of the truth. The squared difference of two halves is twice that of two stretches of full length;
+errors that are no squares or roots of squares are those of the halves.
 """
 
 import math
@@ -79,6 +82,8 @@ LEAST_FRAMES = 20
 """Fewer frames have no statistics."""
 PEAK_SHARE = 0.2
 """Of the energy within a peak and its two neighbours on either side."""
+LEAST_PERIODS = 1.5
+"""Of a peak in a record; a slower change is a trend, or one passing event."""
 MOST_VALUES = 100_000
 """Values of a channel that are sorted."""
 BINS = 60
@@ -291,12 +296,15 @@ class Statistics:
         row: dict[str, float] = {}
         _, power = power_density(series.truth, series.dt)
         _, predicted = power_density(series.prediction, series.dt)
-        error = _frequency_error(series.prediction, series.truth, series.dt)
+        # Energies of several channels add up whatever their units are.
+        scales = torch.tensor(channel_scales(self.spec, self.normalizer)).to(series.truth)
+        both = series.prediction / scales, series.truth / scales
+        error = _frequency_error(*both, series.dt)
         if error is not None:
             row |= {"strouhal_error": error, "strouhal_flows": 1.0}
         row |= {"psd_error": float(log_errors(predicted.mean(1), power.mean(1)).mean())}
         row |= {"psd_flows": 1.0}
-        memories = [correlation_time(s.flatten(1)) for s in (series.prediction, series.truth)]
+        memories = [correlation_time(each.flatten(1)) for each in both]
         if memories[1] is not None:
             row |= {"memory": memories[0] or 0.0, "true_memory": memories[1]}
         return row
@@ -334,10 +342,12 @@ def drag_terms(frames: Frames) -> dict[str, float]:
     around = rectangle_around(body[0], frames.known.all(0), spec.grid)
     if around is None or bool((body != body[0]).any()):
         return {}
+    # A gap in one of these frames is no acceleration.
+    known = frames.known & frames.known[0] & frames.known[-1]
     drag, true_drag = (
         float(
             mean_force(
-                known_values(fields, frames.known)[:, list(spec.velocity)].cpu(),
+                known_values(fields, known)[:, list(spec.velocity)].cpu(),
                 around,
                 spec.grid,
                 viscosity=viscosity,
@@ -386,7 +396,7 @@ def _frequency_error(
     frequency, power = power_density(true, dt)
     _, mine = power_density(predicted, dt)
     true_mean = mean_frequency(frequency, power.sum((1, 2)), least=PEAK_SHARE)
-    if true_mean is None:
+    if true_mean is None or true_mean < LEAST_PERIODS * frequency[1]:
         return None
     moves = mine.sum() > POWER_FLOOR * power.sum()
     mean = (mean_frequency(frequency, mine.sum((1, 2))) if moves else None) or 0.0
@@ -399,7 +409,8 @@ def mean_frequency(
     """The mean frequency of the energy within a third of the highest peak's frequency.
 
     Irregular shedding has a broad peak, whose highest point is a matter of chance: it moves by some
-    per cent from record to record, this mean far less. None: as for ``dominant_frequency``.
+    per cent from record to record, this mean by a half to two thirds of that. None: as for
+    ``dominant_frequency``.
     """
     peak = dominant_frequency(frequency, power, least=least)
     if peak is None:

@@ -1,22 +1,24 @@
-"""Heat and waves in a periodic box, exact in Fourier space for any interval.
+"""Heat and waves, exact in Fourier space for any interval: in a periodic box, or open.
 
 Heat, u_t = alpha lap u: every wave exp(i k . x) decays by exp(-alpha k^2 t). The first state has
 random phases and the power exp(-(k l)^2) with the length scale l, mean square 1 and mean 0.
 
 Waves, u_tt = c^2 lap u: a mode of frequency w = c |k| evolves as u(t) = u cos wt + u_t sin(wt) / w.
-The first state is a few smooth hills and hollows at rest, each of which becomes a ring.
+The first state is a few smooth hills and hollows at rest, each of which becomes a ring. With open
+sides the frames show a part of a periodic box that is too large for a wave to come back into view.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.config import Count
+from pibert.config import ADDED, Count
 from pibert.fields import Grid
 from pibert.physics import spectral
+from pibert.physics.grid import Sides
 from pibert.solver.periodic import (
     PeriodicRecipe,
     Sample,
@@ -95,9 +97,11 @@ class Wave(PeriodicRecipe):
     """Largest number of hills and hollows in a sample."""
     width: Range = (0.03, 0.08)
     """Standard deviation of a hill, drawn log-uniformly."""
+    open_sides: bool = field(default=False, metadata=ADDED)
+    """Let the waves leave on all sides; they start in the middle half of the view."""
 
     case = "wave"
-    title = "Waves in a periodic box"
+    title = "Waves in a periodic or open box"
     method = "exact in Fourier space"
     channels = ("u", "u_t")
     scalings = {"speed": "linear"}
@@ -106,19 +110,55 @@ class Wave(PeriodicRecipe):
     def family(self) -> str | None:
         return "wave-first-order"
 
+    @property
+    def grid(self) -> Grid:
+        view = super().grid
+        return replace(view, sides=Sides()) if self.open_sides else view
+
+    @property
+    def box(self) -> Grid:
+        """The periodic box of the simulation, whose first rows and columns are the view."""
+        view = super().grid
+        if not self.open_sides:
+            return view
+        # The fastest wave must not come back, nor the foot of the widest hill.
+        duration = (self.warm_up + self.frames - 1) * self.interval
+        way = self.speed[1] * duration + 12 * self.width[1]
+        rows, columns = self.shape
+        larger = rows + math.ceil(way / view.dy), columns + math.ceil(way / view.dx)
+        return Grid.periodic(larger, view.dx, view.dy)
+
+    def shown(self, fields: States) -> Float[Tensor, "b c rows columns"]:
+        rows, columns = self.shape
+        return fields[..., :rows, :columns]
+
     def draw(self, index: int) -> Sample:
         generator = generator_of(self.seed, index, self.case)
         speed = uniform(generator, self.speed)
-        u = torch.zeros(self.shape, dtype=torch.float64)
+        u = torch.zeros(self.box.shape, dtype=torch.float64)
         for _ in range(whole_number(generator, (1, self.bumps))):
             height = uniform(generator, (-1.0, 1.0))
             height += math.copysign(0.5, height)
-            u = u + height * bump(self.grid, generator, log_uniform(generator, self.width))
+            u = u + height * self._hill(generator)
         return Sample({"speed": speed}, torch.stack((u, torch.zeros_like(u))))
+
+    def _hill(self, generator: torch.Generator) -> Float[Tensor, "y x"]:
+        width = log_uniform(generator, self.width)
+        if not self.open_sides:
+            return bump(self.box, generator, width)
+        exponent = torch.zeros(self.box.shape, dtype=torch.float64)
+        spacing = (self.box.dx, self.box.dy)
+        for axis, position in enumerate(self.box.coordinates(torch.float64)):
+            length = self.size[1 - axis]
+            centre = uniform(generator, (length / 4, 3 * length / 4))
+            whole = self.box.shape[1 - axis] * spacing[axis]
+            distance = torch.remainder(position - centre + whole / 2, whole) - whole / 2
+            exponent = exponent - (distance / width) ** 2 / 2
+        return torch.exp(exponent)
 
     def advance(self, fields: States, parameters: Values) -> States:
         u, u_t = fields.unbind(1)
-        return torch.stack(propagate(u, u_t, self.grid, parameters["speed"], self.interval), 1)
+        return torch.stack(propagate(u, u_t, self.box, parameters["speed"], self.interval), 1)
 
 
 HEAT_PRESETS: dict[str, Recipe] = {
@@ -130,4 +170,14 @@ HEAT_PRESETS: dict[str, Recipe] = {
 WAVE_PRESETS: dict[str, Recipe] = {
     "demo": Wave(samples=12, interval=0.02, speed=(0.5, 2.0)),
     "standard": Wave(samples=100, shape=(128, 128), frames=51, interval=0.02, speed=(0.5, 2.0)),
+    # Waves that leave the view: what comes back from a side is an error of the model.
+    "open": Wave(
+        samples=100,
+        group=8,
+        shape=(128, 128),
+        frames=51,
+        interval=0.02,
+        speed=(0.5, 2.0),
+        open_sides=True,
+    ),
 }

@@ -85,6 +85,10 @@ class PeriodicRecipe(Recipe):
     def advance(self, fields: States, parameters: Values) -> States:
         """The states one interval later; NaN where a sample diverged."""
 
+    def shown(self, fields: States) -> Float[Tensor, "b c rows columns"]:
+        """The part of the states that frames have."""
+        return fields
+
     def simulate(
         self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None
     ) -> list[Trajectory | Diverged]:
@@ -100,7 +104,7 @@ class PeriodicRecipe(Recipe):
             if step:
                 fields = self.advance(fields, parameters)
             if step >= self.warm_up:
-                frames.append(fields.to("cpu", torch.float32))
+                frames.append(self.shown(fields).to("cpu", torch.float32))
             if progress is not None:
                 progress((step + 1) / total)
         states = torch.stack(frames, 1)

@@ -122,6 +122,40 @@ def test_channels_masks_bodies_and_parameters_are_stated() -> None:
         waves(4, mask=known.astype(float))
 
 
+@pytest.mark.parametrize("kind", ["arrays", "xarray"])
+@pytest.mark.parametrize("varies", [False, True])
+def test_masks_follow_fields_whose_axes_descend_or_that_are_turned(kind: str, varies: bool) -> None:
+    array, known, body = wave(4), np.ones((4, 8, 12), bool), np.zeros((8, 12), bool)
+    known[1 if varies else slice(None), 2, 3] = False
+    body[6, 1:3] = True
+    upward = {"y": DY * np.arange(8), "x": DX * np.arange(12), "t": DT * np.arange(4)}
+    mask = known if varies else known[0]
+    expected = known & ~body
+
+    def make(**stated: Any) -> np.ndarray:
+        """The known points of fields that are stored from the top right corner."""
+        fields = {"u": array[:, 0, ::-1, ::-1], "v": array[:, 1, ::-1, ::-1]}
+        axes = {**upward, "x": upward["x"][::-1], "y": upward["y"][::-1]}
+        stated = {"mask": mask[..., ::-1, ::-1], "body": body[::-1, ::-1], **stated}
+        if kind == "arrays":
+            return pibert.flow({**fields, **axes}, **stated)[0].known().numpy()
+        xarray = pytest.importorskip("xarray")
+        named = {name: (("t", "y", "x"), values) for name, values in fields.items()}
+        return pibert.flow(xarray.Dataset(named, axes), **stated)[0].known().numpy()
+
+    assert np.array_equal(make(), expected)
+    assert np.array_equal(make(flip=("y", "v")), expected[:, ::-1])
+    assert np.array_equal(make(rotate=90), np.rot90(expected, -1, (1, 2)))
+
+
+def test_a_mask_adds_to_those_of_the_data() -> None:
+    array, outlier, known = wave(4), np.zeros((4, 8, 12), bool), np.ones((8, 12), bool)
+    outlier[1, 2, 3], known[4, 5] = True, False
+    named = {"u": array[:, 0], "v": array[:, 1], "outlier": outlier}
+    found = pibert.flow(named, dx=DX, dy=DY, dt=DT, mask=known)[0].known().numpy()
+    assert np.array_equal(found, known & ~outlier)
+
+
 def test_several_flows_are_one_set() -> None:
     flow = pibert.api.flows.as_flow([waves(4), waves(4, name="other"), waves(5)])
     assert flow.recordings.names == ("wave", "other", "wave-2") and len(flow[1:]) == 2

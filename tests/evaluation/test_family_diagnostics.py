@@ -16,9 +16,10 @@ LIMITS = {
     "wave": {"dispersion_error": 2e-3},
     "reaction-diffusion": {"negativity": 1e-5},
     "euler": {"mass_drift": 1e-6, "momentum_drift": 1e-6, "energy_drift": 1e-6},
+    "turbulence": {"divergence_share": 1e-4, "momentum_drift": 1e-6},
 }
 
-SHIFTS = {"heat": 0.3, "reaction-diffusion": -0.3}
+SHIFTS = {"heat": 0.3, "reaction-diffusion": -0.3, "turbulence": 0.3}
 
 
 def simulated(case: str, folder: Path) -> Frames:
@@ -51,9 +52,9 @@ def test_a_simulated_flow_satisfies_its_diagnostics(case: str, tmp_path: Path) -
         return dict(zip(names, found, strict=True))
 
     true = values(frames.truth)
-    # The last frames are wrong: larger, shifted, and at rest.
+    # The last frames are wrong: larger, shifted, mirrored, and at rest.
     wrong = frames.truth.clone()
-    wrong[5:] = 1.2 * wrong[4] + SHIFTS.get(case, 0.0) * wrong[4].abs().amax()
+    wrong[5:] = 1.2 * wrong[4].flip(-1) + SHIFTS.get(case, 0.0) * wrong[4].abs().amax()
     found = values(wrong)
     for metric, limit in LIMITS[case].items():
         assert true[metric, "all"] == true[metric, "data"] < limit

@@ -159,6 +159,10 @@ def test_drag_is_that_of_the_momentum_balance() -> None:
     assert named["drag_error", "all"] == pytest.approx(0.2, rel=0.02)
     for unknown in (replace(spec, viscosity=None), replace(spec, reference_velocity=None)):
         assert drag_terms(replace(frames, spec=unknown)) == {}
+    gap = known.clone()
+    gap[-1, 25:35, 36:41] = False  # inside the rectangle around the body: no vector at the end
+    gappy = drag_terms(replace(frames, known=gap))
+    assert gappy["true_drag"] == pytest.approx(2 * 0.5 / 2, rel=5e-3)
     moving = frames.body.clone()  # type: ignore[union-attr]
     moving[3:] = moving[3:].roll(1, -1)
     assert drag_terms(replace(frames, body=moving)) == {}
@@ -222,6 +226,29 @@ def test_unknown_points_do_not_count() -> None:
     known[:, 5:7, 8] = False
     found = values(frames_of(prediction, known=known))
     assert found["mean_error"] == pytest.approx(0, abs=1e-6) and found["survival"] == FRAMES
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e4])
+def test_frequency_and_memory_do_not_depend_on_the_unit_of_another_channel(unit: float) -> None:
+    """Velocity and temperature have other frequencies; neither hides the other by its unit."""
+    t = DT * torch.arange(FRAMES, dtype=torch.float64)[:, None, None, None]
+
+    def heated(frequency: float, other: float) -> Tensor:
+        slow = (2 * math.pi * other * t).sin().expand(-1, 1, *SHAPE)
+        return torch.cat((wave(frequency=frequency), unit * 0.8 * slow), 1)
+
+    spec = replace(SPEC, channels=("u", "v", "T"), units=("m/s", "m/s", "K"))
+    measure = Statistics(spec=spec, normalizer=Normalizer((0.0,) * 3, (0.7, 0.7, 0.7 * unit)))
+    frames = frames_of(heated(0.65, 0.25), heated(0.55, 0.25), spec=spec)
+    found = measure.values(measure.terms(frames)).tolist()
+    named = {e.metric: v for e, v in zip(measure.entries, found, strict=True)}
+    assert named["strouhal_error"] == pytest.approx(0.65 / 0.55 - 1, rel=0.01)
+    assert named["memory_ratio"] < 0.97
+
+
+def test_a_trend_has_no_frequency() -> None:
+    drift = torch.linspace(0, 1, FRAMES, dtype=torch.float64)[:, None, None, None]
+    assert math.isnan(values(frames_of(wave(0.1) + drift, wave(0.1) + drift))["strouhal_error"])
 
 
 def test_a_flow_without_a_peak_has_no_frequency() -> None:

@@ -1,12 +1,13 @@
 """Waves and concentrations: dispersion, reflection, positivity and conservation."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from pibert.fields import Grid
+from pibert.fields import Boundary, Grid
 from pibert.physics import find_family
 from pibert.physics.derivatives import d2dx2
 from pibert.physics.families.euler import conserved_variables, euler_conservation
@@ -73,6 +74,25 @@ def test_reflection_is_the_energy_share_of_the_echo(side: str, echo: float) -> N
     frames, grid, dt = pulse_against_a_side(side, echo)
     found = boundary_reflection(frames, grid, dt, 1.5, side)
     assert found.item() == pytest.approx(echo**2, abs=1e-3)
+
+
+def test_a_side_that_no_wave_reaches_does_not_count() -> None:
+    frames, grid, dt = pulse_against_a_side("right", 0.5)
+    frames = torch.where(torch.arange(101) < 20, 0.0, frames)  # nothing near the left side
+    sides = grid.sides._replace(bottom=Boundary.WALL, top=Boundary.WALL)
+    grid = replace(grid, sides=sides)
+    assert boundary_reflection(frames, grid, dt, 1.5, "left").isnan()
+    found = find_family("wave").diagnostics({"u": frames}, grid, dt=dt, speed=1.5)
+    assert float(found["reflection"]) == pytest.approx(0.25, abs=1e-3)
+
+
+def test_the_error_of_the_frequencies_is_weighted_with_the_energy() -> None:
+    t = times(9, 0.05)
+    strong = exact.travelling_wave(BOX, t, 0.8, modes=(1, 0))[0]
+    slow = exact.travelling_wave(BOX, t, 0.4, modes=(2, -1))[0]  # half of its frequency
+    found = find_family("wave").diagnostics({"u": strong + 0.5 * slow}, BOX, dt=0.05, speed=0.8)
+    share = 0.25 / 1.25  # of the energy
+    assert float(found["dispersion_error"]) == pytest.approx(0.5 * share, rel=1e-2)
 
 
 def test_diffusion_conserves_the_total() -> None:
@@ -146,3 +166,30 @@ def test_negativity_is_the_mean_depth_below_zero() -> None:
     fields = dict.fromkeys(family.channels, frames)
     found = family.diagnostics(fields, Grid((2, 2)), dt=None)
     assert found["negativity"].item() == pytest.approx(0.75)
+
+
+def test_divergence_and_momentum_of_a_flow_in_a_box() -> None:
+    y, x = (2 * math.pi / n * torch.arange(n, dtype=torch.float64) for n in (24, 36))
+    box = Grid.periodic((24, 36), 2 * math.pi / 36, 2 * math.pi / 24)
+    turning = torch.sin(y)[:, None].expand(2, 24, 36)  # u(y): no divergence
+    gust = torch.tensor([0.0, 0.5])[:, None, None]
+    flow = {"u": turning + gust, "v": torch.zeros(2, 24, 36, dtype=torch.float64)}
+    found = find_family("incompressible").diagnostics(flow, box, dt=0.1)
+    assert float(found["divergence_share"]) == pytest.approx(0.0, abs=1e-12)
+    assert float(found["momentum_drift"]) == pytest.approx(0.25 * math.sqrt(2))  # of u_rms = 0.7
+    squeezed = {"u": torch.cos(x).expand(2, 24, 36), "v": flow["v"]}  # u(x): nothing else
+    view = Grid((24, 36), box.dx, box.dy)
+    found = find_family("incompressible").diagnostics(squeezed, view, dt=1.0)
+    assert float(found["divergence_share"]) == pytest.approx(1.0)
+    assert "momentum_drift" not in found
+
+
+def test_density_and_pressure_that_are_not_positive_are_counted() -> None:
+    fields = sound_wave(Grid.periodic((5, 80), 0.05, 0.1), 0.1)
+    flow = {name: field.expand(3, 5, 80).clone() for name, field in fields.items()}
+    grid = Grid((5, 80))
+    found = find_family("euler").diagnostics(flow, grid, dt=1.0)
+    assert found == {"unphysical_share": 0}
+    flow["p"][1, 2] = -0.1
+    found = find_family("euler").diagnostics(flow, grid, dt=1.0)
+    assert float(found["unphysical_share"]) == pytest.approx(80 / (2 * 3 * 5 * 80))

@@ -1,18 +1,21 @@
 """Heat, waves, Burgers flow and reaction-diffusion against exact solutions, on non-square cells."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from pibert.fields import Grid, Trajectory
+from pibert.physics import find_family
 from pibert.physics.derivatives import gradient
 from pibert.physics.families.reaction_diffusion import FISHER_KPP, GRAY_SCOTT
 from pibert.solver.burgers import PRESETS, Burgers
-from pibert.solver.linear import diffuse, propagate
+from pibert.solver.linear import Wave, diffuse, propagate
 from pibert.solver.periodic import bump
 from pibert.solver.reaction_diffusion import react_and_diffuse
+from tests.helpers import assert_close
 from tests.physics import exact
 from tests.physics.helpers import measured_order, noise
 
@@ -67,6 +70,31 @@ def test_energy_is_kept_and_time_runs_backwards() -> None:
     back = propagate(later[0], -later[1], GRID, speed, 0.7)
     torch.testing.assert_close(back[0], u)
     torch.testing.assert_close(back[1], -u_t)
+
+
+def test_open_waves_leave_and_do_not_come_back() -> None:
+    """Frames do not depend on the size of the box, which grows with the number of frames."""
+    short = Wave(
+        samples=1,
+        shape=(32, 40),
+        frames=6,
+        interval=0.05,
+        speed=(1.0, 2.0),
+        width=(0.08, 0.1),
+        open_sides=True,
+    )
+    long = replace(short, frames=41)
+    assert long.box.shape[0] > short.box.shape[0] > 32
+    (few,), (many,) = short.simulate([0]), long.simulate([0])
+    assert isinstance(few, Trajectory) and isinstance(many, Trajectory)
+    assert few.spec.grid.shape == (32, 40) and not few.spec.grid.periodic_x
+    assert_close(few.read(), many.read()[:6], rtol=1e-4)
+    u = many.read().double()[:, 0]
+    assert u[-1].abs().max() < 0.02 * u[0].abs().max()
+    found = find_family("wave-first-order").diagnostics(
+        {"u": u}, many.spec.grid, dt=many.spec.dt, **many.parameters
+    )
+    assert found["reflection"] < 0.05
 
 
 def test_burgers_flow_matches_the_cole_hopf_solution() -> None:

@@ -36,6 +36,7 @@ from pibert.physics.stepping import ORDER, step
 Field = Float[Tensor, "*batch y x"]
 AIR = 1.4
 """Ratio of specific heats where none is given."""
+_POSITIVE = ("rho", "p")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Euler(Family):
         "& ddt e + nabla dot ( e + p ) u = 0"
     )
     symbols = {"gamma": "gamma"}
-    diagnostic_names = ("mass_drift", "momentum_drift", "energy_drift")
+    diagnostic_names = ("mass_drift", "momentum_drift", "energy_drift", "unphysical_share")
 
     def __post_init__(self) -> None:
         if self.shock_threshold is not None and not self.shock_threshold > 0:
@@ -69,14 +70,22 @@ class Euler(Family):
     def diagnostics(
         self, fields: Frames, grid: Grid, *, dt: float | None, **coefficients: Coefficient
     ) -> dict[str, Tensor]:
-        """Mean size of the changes of total mass, momentum and energy in a box."""
+        """Mean size of the changes of total mass, momentum and energy in a box, and positivity.
+
+        ``unphysical_share`` is the share of values of density and pressure that are not positive.
+        """
+        wrong = [
+            (fields[name] <= 0).to(fields[name].dtype).mean((-3, -2, -1)) for name in _POSITIVE
+        ]
+        found = {"unphysical_share": torch.stack(wrong).mean(0)}
         if not (grid.periodic_x and grid.periodic_y) or grid.body is not None:
-            return {}
+            return found
         drifts = euler_conservation(fields, grid, gamma=coefficients.get("gamma", AIR))
-        return {
+        sizes = {
             f"{term}_drift": torch.linalg.vector_norm(drift, dim=-2).mean(-1)
             for term, drift in drifts.items()
         }
+        return sizes | found
 
     def _residuals(
         self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients

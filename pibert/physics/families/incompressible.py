@@ -34,6 +34,7 @@ from pibert.physics.derivatives import (
     where_defined,
 )
 from pibert.physics.families.family import (
+    Coefficient,
     Coefficients,
     Family,
     Frames,
@@ -63,6 +64,31 @@ class Incompressible(Family):
     terms: tuple[str, ...] = ("divergence", "vorticity")
     equation = "ddt u + u dot nabla u = - nabla p + nu Delta u & nabla dot u = 0"
     symbols = {"viscosity": "nu"}
+    diagnostic_names = ("divergence_share", "momentum_drift")
+
+    def diagnostics(
+        self, fields: Frames, grid: Grid, *, dt: float | None, **coefficients: Coefficient
+    ) -> dict[str, Tensor]:
+        """Divergence relative to the velocity gradients, and the change of momentum in a box.
+
+        The share is a root mean square over points, the drift relative to the speed of the first
+        frame, which forces that push both ways leave at zero; both are means over frames.
+        """
+        if grid.body is not None:  # stencils next to it would cross it
+            return {}
+        in_box = grid.periodic_x and grid.periodic_y
+        order: Order = "spectral" if in_box else 2
+        velocity = torch.stack([fields[name] for name in self.velocity], dim=-3)
+        along_x, along_y = gradient(velocity, grid, order)
+        scale = (along_x.square() + along_y.square()).sum(-3).mean((-2, -1)).sqrt()
+        size = divergence(fields["u"], fields["v"], grid, order).square().mean((-2, -1)).sqrt()
+        found = {"divergence_share": (size / scale).mean(-1)}
+        if in_box:
+            mean = velocity.mean((-2, -1))  # (*batch, t, 2)
+            drift = torch.linalg.vector_norm(mean - mean[..., :1, :], dim=-1)
+            speed = velocity[..., 0, :, :, :].square().sum(-3).mean((-2, -1)).sqrt()
+            found["momentum_drift"] = drift.mean(-1) / speed
+        return found
 
     def required_frames(self, channels: Sequence[str]) -> int:
         return 1  # continuity holds in every frame

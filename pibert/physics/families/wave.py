@@ -52,19 +52,30 @@ class Wave(Family):
     def diagnostics(
         self, fields: Frames, grid: Grid, *, dt: float | None, **coefficients: Coefficient
     ) -> dict[str, Tensor]:
-        """Mean relative error of the frequencies in a box, and reflection from open sides."""
+        """Relative error of the frequencies in a box, and reflection from open sides.
+
+        The error is a mean over modes, weighted with their energy: the frequency of a mode without
+        energy is that of its rounding error. The reflection is that of all open sides together.
+        """
         u, speed = fields["u"], coefficients.get("speed")
         if dt is None or speed is None or u.shape[-3] < 3:
             return {}
         if grid.periodic_x and grid.periodic_y:
             measured, exact = dispersion(u, grid, dt, speed)
             errors = (measured / exact - 1).abs()
-            errors[..., 0, 0] = torch.nan  # the mean does not oscillate
-            return {"dispersion_error": errors.flatten(-2).nanmean(-1)}
+            energy = torch.fft.rfft2(u).abs().square().sum(-3)
+            energy[..., 1 : (u.shape[-1] + 1) // 2] *= 2  # the other half of the spectrum
+            energy[..., 0, 0] = 0.0  # the mean does not oscillate
+            energy = torch.where(measured.isfinite(), energy, 0.0)
+            weighted = torch.where(energy > 0, energy * errors, 0.0)
+            return {"dispersion_error": weighted.sum((-2, -1)) / energy.sum((-2, -1))}
         kinds = grid.sides._asdict().items()
         open_sides = [side for side, kind in kinds if kind in (Boundary.OPEN, Boundary.OUTFLOW)]
-        shares = [boundary_reflection(u, grid, dt, speed, side) for side in open_sides]
-        return {"reflection": torch.stack(shares).mean(0)} if shares else {}
+        if not open_sides:
+            return {}
+        energies = [_energies_at(u, grid, dt, speed, side) for side in open_sides]
+        incoming, outgoing = (torch.stack(part).sum(0) for part in zip(*energies, strict=True))
+        return {"reflection": incoming / outgoing}
 
     def required_frames(self, channels: Sequence[str]) -> int:
         return 2 if "u_t" in channels else self.frames
@@ -161,6 +172,14 @@ def boundary_reflection(
     the passage out and back. The split is exact at normal incidence; waves at the angle a to the
     normal count as reflected by at least ((1 - cos a) / (1 + cos a))^2.
     """
+    incoming, outgoing = _energies_at(frames, grid, dt, speed, side)
+    return incoming / outgoing
+
+
+def _energies_at(
+    frames: Float[Tensor, "*batch t y x"], grid: Grid, dt: float, speed: Coefficient, side: str
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """The squares of the incoming and the outgoing wave on a line inside a side, summed."""
     dim, derivative = (-1, ddx) if side in ("left", "right") else (-2, ddy)
     outward = 1 if side in ("right", "top") else -1
     index = frames.shape[dim] - 1 - _INSIDE if outward > 0 else _INSIDE
@@ -169,4 +188,4 @@ def boundary_reflection(
     c = spread(speed)
     incoming = (u_t + c * u_n).square().sum((-2, -1))
     outgoing = (u_t - c * u_n).square().sum((-2, -1))
-    return incoming / outgoing
+    return incoming, outgoing

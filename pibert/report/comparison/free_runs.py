@@ -162,7 +162,8 @@ def free_run_errors(data: DatasetResults) -> Plot | None:
     caption = (
         f"{facts['runs']} free runs of {frames} frames on {facts['flows']} test flows; lines are "
         "95 % intervals. Shaded: up to the true flow's own sampling error, how far two stretches "
-        "of the truth of this length differ; no model can be expected to do better. × : a run "
+        "of the truth differ (from the halves of each run); no model can be expected to do better. "
+        "× : a run "
         "diverged, so the error is infinite. Models in the order of their next-frame error."
     )
     if solver := data.facts.get("coarse_solver"):

@@ -114,11 +114,15 @@ def tokens(data: DatasetResults) -> Plot | None:
         ax.locator_params(axis="x", nbins=5)  # labels of a narrow panel would touch
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
+    gain = (
+        f"Gain: relative error of {shown.rival} minus that of {model} over the points of a token, "
+        "blue where it is positive. "
+    )
     caption = (
-        f"Tokens of {model} on {picked.origin}, the middle one of the {pick_rule(data)}. Gain: "
-        f"relative error of {shown.rival} minus that of {model} over the points of a token, blue "
-        "where it is positive. Attention is the mean over heads and layers. The residual measures "
-        "how much a patch violates the equations; it reduces the attention that its token receives."
+        f"Tokens of {model} on {picked.origin}, the middle one of the {pick_rule(data)}. "
+        f"{gain if shown.gain is not None else ''}Attention is the mean over heads and layers. The "
+        "residual measures how much a patch violates the equations; it reduces the attention that "
+        "its token receives."
     )
     return Plot(figure, caption)
 

@@ -75,6 +75,17 @@ def test_descending_axes_are_flipped(tmp_path: Path) -> None:
     assert sum("flipped" in note for note in recordings.notes) == 2
 
 
+def test_axes_out_of_order_are_sorted(tmp_path: Path) -> None:
+    rows, columns = np.array([2, 0, 4, 1, 3]), np.array([5, 1, 6, 0, 2, 4, 3])
+    flow = fields(X[columns], Y[rows])
+    outlier = np.zeros((6, 5, 7), bool)
+    outlier[3, 2, 0] = True  # row 4, column 5
+    recordings = saved(tmp_path, **flow, x=X[columns], y=Y[rows], t=T, outlier=outlier)
+    assert_flow(recordings[0])
+    assert recordings[0].known(slice(3, 4))[0].logical_not().nonzero().tolist() == [[4, 5]]
+    assert sum("sorted" in note for note in recordings.notes) == 2
+
+
 def test_meshes_in_either_order_are_separated_into_axes(tmp_path: Path) -> None:
     x, y = np.meshgrid(X, Y)
     assert_flow(saved(tmp_path, **fields(), x=x, y=y, t=T)[0])

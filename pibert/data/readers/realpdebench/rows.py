@@ -33,8 +33,11 @@ def download_command(path: Path, more: str = "") -> str:
     return f"pibert download realpdebench {where}{kind}{more}"
 
 
-def shard_paths(folder: Path) -> list[Path]:
-    """The shards of a folder, as its ``state.json`` lists them, or else by their own names."""
+def missing_shards(folder: Path) -> tuple[list[str], list[str]]:
+    """The shards that a folder lacks, and all of them.
+
+    ``state.json`` lists them; without it their own names tell how many there are.
+    """
     state = folder / "state.json"
     if state.is_file():
         with reading(state, remedy=f"remove it and run: {download_command(folder)}"):
@@ -46,7 +49,13 @@ def shard_paths(folder: Path) -> list[Path]:
         if len(totals) == 1:
             total = totals.pop()
             names = [f"data-{number:05d}-of-{total}.arrow" for number in range(int(total))]
-    if missing := [name for name in names if not (folder / name).exists()]:
+    return [name for name in names if not (folder / name).exists()], names
+
+
+def shard_paths(folder: Path) -> list[Path]:
+    """The shards of a folder; an error names those that are missing."""
+    missing, names = missing_shards(folder)
+    if missing:
         raise SourceError(
             f"{folder}: {len(missing)} of {len(names)} shards are missing, such as {missing[0]}; "
             f"resume the download: {download_command(folder)}"

@@ -188,7 +188,8 @@ class Plan:
         with naming(self.store.path):
             if len(self.shape) == 3 and self.x.ndim == 1:
                 layout = find_layout(name, self.x, self.y, self.shape[1:], self.hints.shape)
-                if layout.is_kept and layout.shape == self.shape[1:]:
+                in_place = layout.is_kept and "sorted" not in layout.record
+                if in_place and layout.shape == self.shape[1:]:
                     return self._view(name, member, layout)
             return self._load(name, member)
 

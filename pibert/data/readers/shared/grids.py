@@ -115,7 +115,8 @@ def _as_points(
 ) -> tuple[np.ndarray, np.ndarray, list[str], dict[str, Any]]:
     """Return x and y for every value, in the order of the values, and how the grid is stored."""
     found, transposed = (x.shape, y.shape), False
-    if x.ndim == y.ndim == 1 and len(shape) == 2:
+    are_axes = x.ndim == y.ndim == 1 and len(shape) == 2
+    if are_axes:
         transposed = shape == (len(x), len(y)) and len(x) != len(y)
         x, y = np.meshgrid(x, y, indexing="ij" if transposed else "xy")
     elif x.ndim == 2 and x.shape == y.shape == shape:
@@ -134,12 +135,17 @@ def _as_points(
         record["transposed"] = True
     if len(shape) == 2:
         rows, columns = (y.T, x.T) if transposed else (y, x)
-        if columns[0, -1] < columns[0, 0]:
-            notes.append("x ran leftward; columns were flipped")
-            record["flipped"] = ["x"]
-        if rows[-1, 0] < rows[0, 0]:
-            notes.append("y ran downward; rows were flipped")
-            record["flipped"] = [*record.get("flipped", []), "y"]
+        for axis, levels, ran, lines in (
+            ("x", columns[0], "leftward", "columns"),
+            ("y", rows[:, 0], "downward", "rows"),
+        ):
+            steps = np.diff(levels)
+            if len(steps) and (steps < 0).all():
+                notes.append(f"{axis} ran {ran}; {lines} were flipped")
+                record["flipped"] = [*record.get("flipped", []), axis]
+            elif are_axes and not (steps > 0).all():
+                notes.append(f"{axis} was not in ascending order; {lines} were sorted")
+                record["sorted"] = [*record.get("sorted", []), axis]
     return x.ravel(), y.ravel(), notes, record
 
 

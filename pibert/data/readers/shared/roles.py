@@ -372,7 +372,9 @@ class Roles:
         stated = [(self._find(name), FLAGS[name]) for name in hinted if name in FLAGS]
         stated += [(v, v.flag) for v in self._variables if v.flag and v.key not in hinted.values()]
         for variable, (kind, marks) in stated:
-            orders = ["".join(axis for axis in axes if axis in kept) for kept in ("btyx", "yx")]
+            kinds = ("btyx", "tyx", "yx")
+            orders = ["".join(axis for axis in axes if axis in kept) for kept in kinds]
+            orders += ["".join(axis for axis in kept if axis in axes) for kept in kinds]
             if variable.axes is not None:
                 orders = [variable.axes]
             fitting = [order for order in orders if (*map(self.size.get, order),) == variable.shape]
@@ -380,8 +382,11 @@ class Roles:
                 self.notes.append(f"the mask {variable} was not used: there is another one")
                 continue
             if not fitting:
-                fields = tuple(self.size[axis] for axis in axes if axis in "btyx")
-                problem = f"the mask {variable} does not fit the fields of shape {fields}"
+                shapes = dict.fromkeys(tuple(map(self.size.get, order)) for order in orders[:3])
+                problem = (
+                    f"the mask {variable} does not fit the fields: expected the shape "
+                    + " or ".join(map(str, shapes))
+                )
                 if not self._named or variable.key in hinted.values():
                     raise self._error(
                         problem, "correct its shape, or name only what to read (--channels u=u,v=v)"

@@ -284,8 +284,8 @@ def _show_structure(console: Console, rows: Sequence[Mapping[str, Any]]) -> None
     show_table(console, columns, texts)
     say(
         console,
-        f"U*: reduced velocity. m*: mass ratio. phase: its error in periods, after {PHASE_PERIODS:g} of them; - : "
-        "unknown, as the flow is too short or the body at rest.",
+        f"U*: reduced velocity. m*: mass ratio. phase: its error in periods, after "
+        f"{PHASE_PERIODS:g} of them; - : unknown, as the flow is too short or the body at rest.",
     )
 
 

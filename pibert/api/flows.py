@@ -311,7 +311,7 @@ def flow(
             ``x``, ``y`` and ``t``; an xarray ``Dataset`` or ``DataArray``.
         name: Name of the flow.
         mask: True where the fields are known: (y, x) or (time, y, x), with rows and columns in the
-            order of the fields. NaN is unknown anyway.
+            order of the fields. NaN and what a NumPy masked array hides are unknown anyway.
         body: True inside a solid body, of the same shapes; or a region such as
             ``circle:0,0,0.5``.
         channels: Names of all channels of an array; of named arrays, those to use, or
@@ -396,7 +396,7 @@ def _hints(given: Mapping[str, Any]) -> "Hints":
     known = [each.name for each in fields(Hints)]
     if unknown := sorted(set(given) - set(known)):
         raise TypeError(f"unknown arguments {', '.join(unknown)}; known: {', '.join(known)}")
-    return Hints(**{name: _tuples(name, value) for name, value in given.items()})
+    return Hints(**{n: _tuples(n, value) for n, value in given.items() if value is not None})
 
 
 def _tuples(name: str, value: Any) -> Any:
@@ -436,6 +436,11 @@ def _arrays(data: Any, name: str) -> Any:
         if axis is not None:
             return data.to_dataset(dim=axis)
         return data.to_dataset(name=data.name or name)
+    if hasattr(data, "to_csv"):
+        raise TypeError(
+            "expected arrays of at least two dimensions, found a table of pandas; write it with "
+            "to_csv(PATH, index=False) and read it with pibert.read(PATH)"
+        )
     if not isinstance(data, Mapping):
         data = {name: data}
     if not data:
@@ -496,6 +501,10 @@ def _array(value: Any) -> Any:
 
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
+    if isinstance(value, np.ma.MaskedArray):
+        if value.dtype == bool:
+            return np.ma.filled(value, False)
+        return np.ma.filled(value.astype(float), np.nan)
     return np.asarray(value)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pibert.comparison.plan import Candidate, Comparison, RolloutPlan, Tuning
 from pibert.data.splits import Shares
 from pibert.experiments.experiment import DataConfig, ModelConfig, Weights
-from pibert.models import PRESETS as MODEL_PRESETS
+from pibert.models import all_inputs
 from pibert.pretraining.masks import Masking
 from pibert.training.engine import FitConfig, Hardware
 
@@ -24,8 +24,7 @@ AUTOENCODING = Masking(kinds=("blocks",), block=4, ratio=0.75, removed=1.0, nois
 
 def _candidate(name: str, preset: str | None = None, /, **options: Any) -> Candidate:
     """A model with the inputs of PIBERT: the flow's parameters, coordinates and known points."""
-    known = next(iter(MODEL_PRESETS[name].values())).__dataclass_fields__
-    options = {key: True for key in ("parameters", "coordinates", "mask") if key in known} | options
+    options = all_inputs(name) | options
     return Candidate(model=ModelConfig(name=name, preset=preset, options=options))
 
 

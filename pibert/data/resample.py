@@ -384,7 +384,10 @@ class Region:
 
 
 def crop(trajectory: Trajectory, region: Region) -> Trajectory:
-    """Return a lazy view of a region; ``local["crop"]`` records its rows and columns."""
+    """Return a lazy view of a region; ``local["crop"]`` records its rows and columns.
+
+    New sides are open. An axis stays periodic without an end that repeats its start.
+    """
     grid, local = trajectory.spec.grid, dict(trajectory.local)
     if local.get("crop") and local.get("resize"):
         raise ValueError(
@@ -394,8 +397,10 @@ def crop(trajectory: Trajectory, region: Region) -> Trajectory:
     kept_x = _points(trajectory.name, "x", nx, x0, grid.dx, region.x, region.columns)
     kept_y = _points(trajectory.name, "y", ny, y0, grid.dy, region.y, region.rows)
     left, right, bottom, top = grid.sides
-    left, right = _sides(left, right, kept_x, nx)
-    bottom, top = _sides(bottom, top, kept_y, ny)
+    if not _drops_repeat(trajectory, left, kept_x, -1):
+        left, right = _sides(left, right, kept_x, nx)
+    if not _drops_repeat(trajectory, bottom, kept_y, -2):
+        bottom, top = _sides(bottom, top, kept_y, ny)
     row, _, column, _ = local.get("crop") or (0, 0, 0, 0)
     local["crop"] = [row + kept_y[0], row + kept_y[-1], column + kept_x[0], column + kept_x[-1]]
     new = replace(
@@ -447,6 +452,21 @@ def _sides(first: Boundary, last: Boundary, kept: range, count: int) -> tuple[Bo
     if first is Boundary.PERIODIC and (cut_first or cut_last):
         cut_first = cut_last = True
     return Boundary.OPEN if cut_first else first, Boundary.OPEN if cut_last else last
+
+
+def _drops_repeat(trajectory: Trajectory, side: Boundary, kept: range, dim: int) -> bool:
+    """Whether all that is cut from a periodic axis is an end that repeats its start."""
+    count = trajectory.states.shape[dim]
+    if side is not Boundary.PERIODIC or kept != range(count - 1):
+        return False
+    return repeats_end(trajectory.read(slice(0, 1)), dim)
+
+
+def repeats_end(fields: Float[Tensor, "t c y x"], dim: int) -> bool:
+    """Return whether the last points along a dimension have the values of the first."""
+    first, second, last = (fields.select(dim, index) for index in (0, 1, -1))
+    near = 1e-5 * float(first.abs().max())
+    return bool((last - first).abs().max() <= near < (second - first).abs().max())
 
 
 def _read_region(

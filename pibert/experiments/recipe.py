@@ -8,7 +8,8 @@ Muon. The rest follows from the data, unless the user sets it:
                 without testing
     epochs      20, or as many as make 10,000 samples or 313 steps; the learning rate anneals fully
     batch size  64, or 32 if training sees fewer than 50,000 samples
-    model       that of ``start``, if it is given
+    model       that of ``start``, if it is given; any other gets the flow's parameters, coordinates
+                and known points as inputs, as in comparisons
     preset      base; small without a GPU
     rollouts    a last stage on rollouts of 2, 4 and then 8 calls of the model: 3 epochs for every
                 20 of single steps, at an eighth of the learning rate; both stages with noise on
@@ -32,7 +33,7 @@ from pibert.data.wording import counted
 from pibert.experiments.experiment import Experiment, RolloutTraining
 from pibert.experiments.flows import as_hints
 from pibert.inference import load
-from pibert.models import make_config
+from pibert.models import all_inputs, make_config
 
 EPOCHS, SAMPLES = 20, 10_000
 """Least number of epochs, and of training samples, counted with repetition."""
@@ -64,7 +65,8 @@ def recipe_for(
     data: dict[str, Any] = {"data": {"path": str(flows), **(stated or {})}}
     given = {name for text in settings for name in _prefixes(config.assignment(text)[0])}
     plain = config.overridden(data, settings)
-    if plain.get("start") not in (None, config.NONE_WORD) and not _MODEL & given:
+    starts = plain.get("start") not in (None, config.NONE_WORD)
+    if starts and not _MODEL & given:
         model = load(plain["start"]).card["model"]
         plain["model"] = {"name": model["name"], "options": model["config"]}
         given |= _MODEL
@@ -105,6 +107,13 @@ def recipe_for(
         notes.append(
             "no GPU found, so the small model is trained; the larger one: --set model.preset=base"
         )
+    if not starts:
+        model = asked.model
+        sees = make_config(model.name, model.preset, **(all_inputs(model.name) | model.options))
+        usual = make_config(model.name, model.preset, **model.options)
+        for option in all_inputs(model.name):
+            if getattr(sees, option) != getattr(usual, option):
+                choose(f"model.options.{option}", "true")
     experiment = config.parse(Experiment, config.overridden(plain, chosen))
     stage = asked.rollout_training
     if stage is None and ("rollout_training" in given or not asked.weights.supervised):

@@ -125,6 +125,12 @@ def make_config(name: str, preset: str | None = None, **overrides: Any) -> Stepp
     return replace(presets[preset], **overrides)
 
 
+def all_inputs(name: str) -> dict[str, bool]:
+    """Return the options that give a model all inputs: parameters, coordinates, known points."""
+    known = {field.name for field in fields(make_config(name))}
+    return {option: True for option in ("parameters", "coordinates", "mask") if option in known}
+
+
 def count_parameters(model: nn.Module) -> int:
     """Return the number of trained parameters; a complex one counts as two."""
     return sum(

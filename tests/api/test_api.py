@@ -108,6 +108,7 @@ def test_channels_masks_bodies_and_parameters_are_stated() -> None:
     assert flow[0].parameters == {"Re": 100.0}
     assert np.array_equal(flow[0].known()[1].numpy(), known & ~body)
     assert np.isnan(flow.numpy()[:, :, 2, 3]).all()
+    assert not waves(4, parameters=None, sides=None)[0].parameters
     named = pibert.flow(array, dx=DX, dy=DY, dt=DT, channels=("u", "v", "T"))
     assert named[0].spec.channels == ("u", "v", "T")
     by_name = {"u": array[:, 0], "v": array[:, 1], "T": array[:, 2]}
@@ -148,6 +149,16 @@ def test_masks_follow_fields_whose_axes_descend_or_that_are_turned(kind: str, va
     assert np.array_equal(make(rotate=90), np.rot90(expected, -1, (1, 2)))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int16"])
+def test_hidden_values_of_a_masked_array_are_unknown(dtype: str) -> None:
+    hidden = np.zeros((4, 8, 12), bool)
+    hidden[1, 2, 3] = True
+    u, v = (np.ma.masked_array((100 * wave(4)[:, i]).astype(dtype), mask=hidden) for i in (0, 1))
+    flow = pibert.flow({"u": u, "v": v}, dx=DX, dy=DY, dt=DT)
+    assert np.array_equal(flow[0].known().numpy(), ~hidden)
+    assert np.array_equal(flow.numpy()[:, 0][~hidden], u.data[~hidden])
+
+
 def test_a_mask_adds_to_those_of_the_data() -> None:
     array, outlier, known = wave(4), np.zeros((4, 8, 12), bool), np.ones((8, 12), bool)
     outlier[1, 2, 3], known[4, 5] = True, False
@@ -173,6 +184,10 @@ def test_several_flows_are_one_set() -> None:
             ["(4, 8, 12)", "(3, 8, 12)"],
         ),
         (lambda: pibert.flow([["a"]]), ["expected numbers"]),
+        (
+            lambda: pibert.flow(pytest.importorskip("pandas").DataFrame({"u": [0.5, 1.5]})),
+            ["table of pandas", "pibert.read"],
+        ),
         (lambda: waves(4, dt="0.1 s"), ["dt", "a number", "0.1 s"]),
         (lambda: waves(4, channels=("u", "u")), ["different names", "'u', 'u'"]),
         (lambda: waves(4, channels=("u",)), ["every channel", "(4, 2, 8, 12)", "select"]),

@@ -194,6 +194,18 @@ def test_a_cut_side_is_open_and_a_cut_periodic_axis_on_both_sides() -> None:
     assert crop(whole, Region()).spec.grid.sides == sides
 
 
+def test_an_axis_stays_periodic_without_an_end_that_repeats_its_start() -> None:
+    whole = make_trajectory(body=None, valid=None)
+    states = whole.read().clone()
+    states[..., -1] = states[..., 0]
+    spec = replace(whole.spec, grid=Grid.periodic(SHAPE, 0.1, 0.2))
+    whole = replace(whole, states=states, spec=spec)
+    assert crop(whole, Region(columns=slice(0, -1))).spec.grid.sides == spec.grid.sides
+    assert not crop(whole, Region(columns=slice(0, -2))).spec.grid.periodic_x
+    both = crop(whole, Region(columns=slice(0, -1), rows=slice(0, -1))).spec.grid
+    assert both.periodic_x and not both.periodic_y  # the last row repeats nothing
+
+
 def test_a_region_includes_its_ends_and_is_refused_without_points_or_given_twice() -> None:
     whole = make_trajectory()
     grid = Grid(SHAPE, 0.1, 0.2, origin=(1.0, -0.2))

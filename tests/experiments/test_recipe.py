@@ -36,6 +36,15 @@ def test_the_recipe_is_the_one_that_won(tmp_path: Path) -> None:
     assert len(notes) == 1 and "no GPU" in notes[0]
 
 
+def test_every_model_sees_the_parameters_and_the_known_points(tmp_path: Path) -> None:
+    path = recording(tmp_path, trajectories=6, frames=20)
+    options = recipe_for(path, ["model.name=unet"])[0].model.options
+    assert options == {"parameters": True, "coordinates": True, "mask": True}
+    settings = ["model.name=fno2d", "model.options.mask=false"]
+    assert recipe_for(path, settings)[0].model.options == {"parameters": True, "mask": False}
+    assert recipe_for(path, ["model.name=dmd"])[0].model.options == {}
+
+
 def test_the_recipe_ends_with_rollouts_unless_switched_off(tmp_path: Path) -> None:
     path = recording(tmp_path, trajectories=6, frames=20)
     stage = recipe_for(path, [])[0].rollout_training

@@ -391,8 +391,8 @@ def _points(facts: Survey) -> Iterator[Finding]:
                 f"the last {kept[:-1]} equals the first, and {axis} is periodic",
                 "a periodic grid leaves out the end, which repeats the start: derivatives and the "
                 "length of the domain are wrong",
-                f"leave it out: pibert convert {shlex.quote(facts.path)} CUT.h5 --crop {kept}=:-1; "
-                "then state again what is periodic: pibert convert CUT.h5 OUT.h5 --sides periodic",
+                f"leave it out: pibert convert {shlex.quote(facts.path)} OUT.h5 --crop {kept}=:-1, "
+                "with the options you gave here",
             )
     if facts.outliers is not None and facts.outliers > _OUTLIERS:
         yield Finding(

@@ -36,6 +36,7 @@ from pibert.data.provenance import FRAMES
 from pibert.data.readers.recordings import Recordings
 from pibert.data.readers.shared.metadata import family_note
 from pibert.data.readers.shared.regions import velocity_channels
+from pibert.data.resample import repeats_end
 from pibert.data.units import Conversion, find_conversion, in_consistent_units
 from pibert.data.views import spread
 from pibert.fields import Grid, Sides, Trajectory, read_mask
@@ -197,7 +198,7 @@ class Tally:
             fields = torch.where(known[:, None], fields, 0.0)
             self._add_values(fields[new].movedim(1, 0)[:, known[new]])
             for dim, axis in enumerate("yx", start=-2):
-                self.repeats[axis] &= _repeats_end(fields, dim)
+                self.repeats[axis] &= repeats_end(fields, dim)
             zeros += _zero_regions(fields[:, self.moving], known)[new].sum(0)
             vectors += known[new].sum(0)
             if len(fields) > 1 and known.any():  # frames without a value are not the same
@@ -287,13 +288,6 @@ def _zero_regions(fields: Tensor, known: Tensor) -> Tensor:
         if torch.equal(grown, region):
             return region
         region = grown
-
-
-def _repeats_end(fields: Tensor, dim: int) -> bool:
-    """Return whether the last points along a dimension have the values of the first."""
-    first, second, last = (fields.select(dim, index) for index in (0, 1, -1))
-    near = 1e-5 * float(first.abs().max())
-    return bool((last - first).abs().max() <= near < (second - first).abs().max())
 
 
 def _fill_value(values: Tensor) -> float | None:

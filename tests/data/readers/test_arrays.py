@@ -86,6 +86,11 @@ def test_axes_out_of_order_are_sorted(tmp_path: Path) -> None:
     assert sum("sorted" in note for note in recordings.notes) == 2
 
 
+def test_coordinates_may_be_rows_or_columns(tmp_path: Path) -> None:
+    placed = {"x": X[None], "y": Y[:, None], "t": T[:, None]}
+    assert_flow(saved(tmp_path, **fields(), **placed)[0])
+
+
 def test_meshes_in_either_order_are_separated_into_axes(tmp_path: Path) -> None:
     x, y = np.meshgrid(X, Y)
     assert_flow(saved(tmp_path, **fields(), x=x, y=y, t=T)[0])

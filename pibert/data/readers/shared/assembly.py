@@ -170,7 +170,8 @@ class Plan:
         for name, other in (("x", "y"), ("y", "x")):
             variable, step = stored[name], spacing[name]
             if variable is not None:
-                axes[name] = self._whole(variable).astype(np.float64)
+                values = self._whole(variable).astype(np.float64)
+                axes[name] = values.reshape(-1) if variable.is_vector else values
                 continue
             if step is None:
                 # Counted points beside known coordinates on the other axis distort the domain.

@@ -84,6 +84,11 @@ class Variable:
         return re.sub(r"[^a-z0-9]", "", self.base.lower())
 
     @property
+    def is_vector(self) -> bool:
+        """Whether it has one axis, or two of which one has length 1, as vectors of MATLAB."""
+        return len(self.shape) == 1 or (len(self.shape) == 2 and min(self.shape) == 1)
+
+    @property
     def flag(self) -> tuple[str, bool] | None:
         """A value of ``FLAGS`` where it is a flag."""
         return FLAGS.get(self.name or self.plain)
@@ -143,8 +148,9 @@ class Roles:
         self.x, self.y, self.t = (self._coordinate(name) for name in "xyt")
         vectors = {"x": self.x, "y": self.y, "t": self.t}
         self._usual = order
-        self._lengths = {k: v.shape[0] for k, v in vectors.items() if v and len(v.shape) == 1}
-        self._mesh = self.x.shape if self.x is not None and len(self.x.shape) == 2 else None
+        self._lengths = {k: max(v.shape) for k, v in vectors.items() if v and v.is_vector}
+        is_mesh = self.x is not None and len(self.x.shape) == 2 and not self.x.is_vector
+        self._mesh = self.x.shape if self.x is not None and is_mesh else None
         self.steps = {
             name: variable
             for variable in self._variables
@@ -183,9 +189,11 @@ class Roles:
     def _coordinate(self, name: str) -> Variable | None:
         if name in self.hints.channels:
             return self._find(name)
-        claimed, ranks = self.hints.channels.values(), (0, 1) if name == "t" else (1, 2)
+        claimed, more = self.hints.channels.values(), 0 if name == "t" else 2
         fitting = (v for v in self._variables if self._names[v.key][0] == name)
-        found = [v for v in fitting if v.key not in claimed and len(v.shape) in ranks]
+        found = [
+            v for v in fitting if v.key not in claimed and (v.is_vector or len(v.shape) == more)
+        ]
         if name == "t":
             found.sort(key=lambda v: -len(v.shape))  # a single time belongs to a single frame
         if len(found) > 1:

@@ -98,7 +98,7 @@ def interior(f: Padded) -> Populations:
 
 
 def make_step(fluid: Fluid, *, compiled: bool = False) -> Step:
-    """Return the step of a fluid; ``compiled`` fuses it into one kernel, which takes seconds."""
+    """Return the step of a fluid; ``compiled`` fuses it into one kernel, which may take minutes."""
     viscosity = fluid.viscosity
     if viscosity.shape[1] > 1 or viscosity.shape[2] > 1:
         ghosts = [int(n > 1) for n in (viscosity.shape[2],) * 2 + (viscosity.shape[1],) * 2]

@@ -168,8 +168,8 @@ def test_the_misfit_tells_wrong_forces() -> None:
     after = torch.stack((*moved, force), 1)
     assert motion.misfit(frames_of(before, spec), frames_of(after, spec), encoded) < 1e-5
     newtons = torch.tensor([1.0, 1.0, 100.0], dtype=torch.float64)
-    wrong = (frames_of(newtons * state, spec) for state in (before, after))
-    assert motion.misfit(*wrong, encoded) > 0.5
+    wrong, then = (frames_of(newtons * state, spec) for state in (before, after))
+    assert motion.misfit(wrong, then, encoded) > 0.5
 
 
 def test_what_the_law_needs_is_named() -> None:

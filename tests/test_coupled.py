@@ -52,6 +52,7 @@ def wakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("coupled") / "wakes.h5"
     changes = {"samples": 4, "group": 4, "frames": 40, "warm_up": 30.0, "domain": [14.0, 8.0]}
     changes |= {"upstream": 4.0, "view": [20, 28], "body": [9.5, 9.0, 6.0]}
+    changes |= {"reynolds": [80.0, 92.0], "mass_ratios": [2.0, 8.0], "reduced_velocity": 4.1}
     generation.generate(generation.change(find_preset("tandem", "coupled-demo"), changes), path)
     return path
 

@@ -8,7 +8,7 @@ Channels of the structural state (``FieldSpec.state``) are constant in space: ev
 at all points, and predicts each as the mean of its output over the grid, a learned integral, as a
 force is one. Displacement and velocity of a body on a spring follow from the force
 (``models/motion.py``) if the model predicts changes of the last frame. The distances of the points
-from moving bodies (``models/bodies.py``) are inputs, now and where the force of now takes the body.
+from moving bodies (``models/bodies.py``) are inputs, now and where the force of now takes them.
 """
 
 import math
@@ -82,7 +82,7 @@ class BaselineConfig(StepperConfig):
     parameters: bool = False
     """Give the flow parameters to the model as constant channels."""
     mask: bool = False
-    """Give the known points to the model as a channel."""
+    """Give the known points to the model as a channel, and the distances from moving bodies."""
     equation_terms: bool = False
     """Give the terms of the equations to the model as channels, as ``pibert-mr`` has them."""
     dmd_modes: int = 0
@@ -144,7 +144,7 @@ class Stepper(nn.Module):
         if corrects_last and self.objective == "supervised" and spec.on_springs:
             self.motion = EquationOfMotion(spec)
         self.distance = BodyDistance(spec) if spec.moving else None
-        if isinstance(config, BaselineConfig):
+        if baseline.mask:
             self.num_inputs += self.num_distances
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
@@ -291,7 +291,7 @@ class Stepper(nn.Module):
     def _informed(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
         """Prepend known points, equation terms of the newest frame and distances from bodies."""
         known = None if mask is None else known_points(mask, x)
-        channels = [*self.distances(x, parameters), x]
+        channels = [*(self.distances(x, parameters) if self._with_mask else ()), x]
         if self.terms is not None:
             frame = x[:, -len(self.spec.channels) :]
             channels.insert(0, self.terms(frame, known).to(x.dtype))

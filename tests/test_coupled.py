@@ -20,12 +20,15 @@ from pibert.comparison.plan import Comparison
 from pibert.comparison.results import gather
 from pibert.data import generate as generation
 from pibert.data.dataset import Samples, Window
+from pibert.data.format import write
 from pibert.data.readers import open_recordings
 from pibert.data.resample import represent
 from pibert.evaluation.scores import read_scores
 from pibert.evaluation.structure import displacement_intervals, score_structure
 from pibert.experiments import Experiment, run
+from pibert.experiments.assembly import assemble
 from pibert.experiments.evaluation import evaluate
+from pibert.experiments.flows import prepare
 from pibert.experiments.held_out import flows_of_run
 from pibert.fields import FieldSpec, Grid, MovingBody, Normalizer, Trajectory
 from pibert.inference import Predictor, load, load_calibrated
@@ -33,6 +36,7 @@ from pibert.inference.predictor import RolloutDiverged
 from pibert.inference.recording import fit_recording, units_of
 from pibert.models import build_model
 from pibert.models.stepper import Stepper, StepperConfig
+from pibert.notes import collecting
 from pibert.serve.models import answer_of
 from pibert.serve.recordings import fit_to_models
 from pibert.solver.presets import find_preset
@@ -48,6 +52,7 @@ def wakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("coupled") / "wakes.h5"
     changes = {"samples": 4, "group": 4, "frames": 40, "warm_up": 30.0, "domain": [14.0, 8.0]}
     changes |= {"upstream": 4.0, "view": [20, 28], "body": [9.5, 9.0, 6.0]}
+    changes |= {"reynolds": [80.0, 92.0], "mass_ratios": [2.0, 8.0], "reduced_velocity": 4.1}
     generation.generate(generation.change(find_preset("tandem", "coupled-demo"), changes), path)
     return path
 
@@ -113,6 +118,22 @@ def test_a_comparison_scores_the_wake_oscillator_once(wakes: Path, tmp_path: Pat
     before = stored.stat().st_mtime_ns
     assert carry_out(plan, tmp_path) == {}
     assert stored.stat().st_mtime_ns == before
+
+
+def test_training_notes_a_motion_that_is_not_that_of_the_spring(
+    wakes: Path, tmp_path: Path
+) -> None:
+    wrong = [
+        replace(flow, series={**flow.series, "lift": 50 * flow.series["lift"]})
+        for flow in open_recordings(wakes)
+    ]
+    write(tmp_path / "wrong.h5", wrong)
+    for path, notes in ((wakes, 0), (tmp_path / "wrong.h5", 1)):
+        data = {"path": str(path), "channels": list(CHANNELS), "shares": {"valid": 0.0}}
+        experiment = config.parse(Experiment, {"data": data, "model": {"name": "unet"}})
+        with collecting() as found:
+            assemble(experiment, prepare(experiment.data), "train", None)
+        assert [note.code for note in found].count("wrong-motion") == notes
 
 
 def test_rollout_writes_state_and_body_of_every_frame(trained: Path, wakes: Path) -> None:

@@ -202,13 +202,16 @@ def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
 
 def _show_coverage(console: Console, scores: Mapping[str, Any]) -> None:
     """Print coverage and CRPS of the prediction intervals by lead time."""
-    columns = (f"{e['metric']} {e['component']}{_bracketed(e['unit'])}" for e in scores["entries"])
+    steps = sorted(leads_shown(scores["steps"]) & set(range(1, scores["steps"] + 1)))
     rows = [
-        (str(step), *map(digits, scores["values"][step - 1]))
-        for step in sorted(leads_shown(scores["steps"]) & set(range(1, scores["steps"] + 1)))
+        (
+            f"{entry['metric']} {entry['component']}{_bracketed(entry['unit'])}",
+            *(_short(scores["values"][step - 1][index]) for step in steps),
+        )
+        for index, entry in enumerate(scores["entries"])
     ]
-    say(console, f"Prediction intervals of level {scores['level']:g} in rollouts:")
-    show_table(console, ("step", *columns), rows)
+    say(console, f"Prediction intervals of level {scores['level']:g} in rollouts, by step:")
+    show_table(console, ("", *map(str, steps)), rows)
 
 
 def _show_free_runs(console: Console, runs: Mapping[str, Any]) -> None:
@@ -256,31 +259,45 @@ def _bracketed(unit: str) -> str:
 
 def _show_structure(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print amplitude, frequency, phase error and regime of every flow, beside the truth."""
-    from pibert.evaluation.structure import PHASE_PERIODS, REDUCED_VELOCITY
+    from pibert.evaluation.structure import PHASE_PERIODS
+    from pibert.fields import MASS_RATIO, REDUCED_VELOCITY
 
+    parameters = (REDUCED_VELOCITY, MASS_RATIO)
     stopped: list[str] = []
     texts: list[list[str]] = []
     for row in sorted(rows, key=lambda row: row["parameters"].get(REDUCED_VELOCITY, 0.0)):
         if row["stopped"]:
             stopped.append(f"{row['flow']} after {row['lasted']} of {row['frames']} frames")
             continue
-        name = [row["flow"], digits(row["parameters"].get(REDUCED_VELOCITY))]
+        name = [row["flow"]] + [digits(row["parameters"].get(p)) for p in parameters]
         mine, theirs = row["predicted"], row["true"]
-        cells = [digits(one[key]) for key in ("amplitude", "frequency") for one in (mine, theirs)]
+        cells = [_with_error(theirs[key], mine[key]) for key in ("amplitude", "frequency")]
         regimes = [str(one.get("regime") or "-") for one in (mine, theirs)]
-        texts.append([*name, *cells, digits(row["errors"]["phase"]), *regimes])
+        regime = regimes[0] if regimes[0] == regimes[1] else f"{regimes[0]} ({regimes[1]})"
+        texts.append([*name, *cells, _short(row["errors"]["phase"]), regime])
     say(console, "Vibration of the body, rolled out from the start of each flow:")
     if stopped:
         say(console, f"Stopped: {'; '.join(stopped)}")
     if not texts:
         return
-    columns = ("flow", "U*", "A/D", "true", "f", "true", "phase error", "regime", "true")
+    columns = ("flow", "U*", "m*", "A/D, error", "f, error", "phase", "regime")
     show_table(console, columns, texts)
     say(
         console,
-        f"U*: reduced velocity. Phase error in periods, after {PHASE_PERIODS:g} of them; - : "
-        "unknown, as the flow is too short or the body at rest.",
+        f"U*: reduced velocity. m*: mass ratio. phase: its error in periods, after "
+        f"{PHASE_PERIODS:g} of them; - : unknown, as the flow is too short or the body at rest.",
     )
+
+
+def _with_error(true: float | None, predicted: float | None) -> str:
+    """A true value and the relative error of the predicted one."""
+    relative = "-" if not true or predicted is None else f"{100 * (predicted / true - 1):+.1f}%"
+    return f"{_short(true)} {relative}"
+
+
+def _short(value: float | None) -> str:
+    """Three digits: tables of many columns must fit a terminal."""
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _span(lengths: list[int]) -> str:

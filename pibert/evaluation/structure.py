@@ -27,12 +27,10 @@ from pibert.evaluation.vibration import (
     vibration,
 )
 from pibert.evaluation.wake_oscillator import Response, fit_wake_oscillator
-from pibert.fields import MovingBody, Trajectory
+from pibert.fields import MASS_RATIO, REDUCED_VELOCITY, MovingBody, Trajectory
 from pibert.inference.calibrated import CalibratedPredictor
 from pibert.notes import collecting
 
-REDUCED_VELOCITY, MASS_RATIO = "reduced_velocity", "mass_ratio"
-"""Parameters from which the natural frequency follows."""
 LEAST_FRAMES = 16
 PHASE_PERIODS = 5.0
 INTERVAL_LEVEL = 0.9
@@ -153,7 +151,9 @@ def _response(samples: Samples, piece: Sequence[int]) -> tuple[Trajectory, Respo
         samples.trajectories[index],
         len(piece) + window.history + window.horizon - 1,
     )
-    damping = float(trajectory.local.get(DAMPING_RATIO) or 0.0)
+    springs = [body.spring for body in trajectory.spec.bodies if body.spring is not None]
+    stated = springs[0].damping_ratio if springs else trajectory.local.get(DAMPING_RATIO)
+    damping = float(stated or 0.0)
     response = Response.of_trajectory(trajectory, damping_ratio=damping)
     return trajectory, response.part(first, count), trajectory.time[first : first + count]
 

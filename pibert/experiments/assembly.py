@@ -26,10 +26,11 @@ from pibert.experiments.experiment import (
     Weights,
 )
 from pibert.experiments.flows import Flows
-from pibert.fields import FieldSpec
+from pibert.fields import Batch, FieldSpec, with_uniform_state
 from pibert.inference import Predictor, load
 from pibert.models import build_model
-from pibert.notes import warn
+from pibert.models.motion import EquationOfMotion
+from pibert.notes import Note, warn
 from pibert.pretraining.negatives import Negatives
 from pibert.training.augmentation import augmented
 from pibert.training.engine import FitConfig
@@ -52,6 +53,8 @@ Part = Literal["pretrain", "train", "rollouts"]
 """A stage of a run: pretraining, training on single steps, or on rollouts."""
 _CALIBRATION = 512
 """Samples that the scales of the physics bias are measured on."""
+_WRONG_MOTION = 0.1
+"""Largest error of Newton's law for recorded forces, over that of repeating the displacement."""
 _ALIKE = 1.5
 """Scalings are alike up to this factor between standard deviations, and this number of them between
 means."""
@@ -274,6 +277,8 @@ def _calibrate(model: Any, flows: Flows) -> None:
     batch = samples.batch(range(0, len(samples), step))
     if hasattr(model, "calibrate"):
         model.calibrate(batch.x, flows.normalizer, batch.parameters, batch.mask)
+        if getattr(model, "motion", None) is not None:
+            _check_motion(model.motion, batch)
     if hasattr(model, "set_increment_scale"):
         change = batch.y[:, 0]
         if model.config.residual:
@@ -281,6 +286,27 @@ def _calibrate(model: Any, flows: Flows) -> None:
         known = (batch.mask & batch.target_mask[:, 0])[:, None]
         mean_square = (change.square() * known).sum((0, 2, 3)) / known.sum()
         model.set_increment_scale(mean_square.sqrt().clamp(min=1e-6))
+
+
+def _check_motion(motion: EquationOfMotion, batch: Batch) -> None:
+    """Note that recorded displacements do not follow from recorded forces."""
+    following, states = batch.y[:, 0], len(motion.spec.state)
+    last = batch.x[:, -following.shape[1] :]
+    last, following = (
+        with_uniform_state(frame, states, known)
+        for frame, known in ((last, batch.mask), (following, batch.target_mask[:, 0]))
+    )
+    misfit = motion.misfit(last, following, batch.parameters)
+    if misfit > _WRONG_MOTION:
+        text = (
+            "bodies on springs do not move as Newton's law says for the recorded force: its error "
+            f"is {misfit:.0%} of that of repeating the displacement"
+        )
+        remedy = (
+            "check that displacement, velocity and force are in units of D, U and rho U^2 D / 2, "
+            "and the mass ratio and reduced velocity; or leave the spring out, to learn the motion"
+        )
+        warn(Note("wrong-motion", text, remedy))
 
 
 def make_objectives(

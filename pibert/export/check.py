@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.format import Reader
+from pibert.export.graph import needed_parameters
 from pibert.inference import Predictor
 from pibert.inference.recording import fit_recording
 
@@ -133,9 +134,10 @@ def draw_samples(predictor: Predictor, seed: int = 0) -> Samples:
     mask = torch.ones(COUNT, rows, columns, dtype=torch.bool)
     mask[1::2, rows // 3 : rows // 2, columns // 4 : columns // 2] = False
     parameters = torch.full((COUNT, len(spec.parameters)), math.nan)
+    needed = needed_parameters(predictor.model)
     for index, parameter in enumerate(spec.parameters):
-        value = parameter.restore(torch.linspace(-1, 1, COUNT))
-        parameters[: COUNT - 1, index] = value[: COUNT - 1]  # unknown in the last
+        known = COUNT if parameter.name in needed else COUNT - 1  # unknown in the last
+        parameters[:known, index] = parameter.restore(torch.linspace(-1, 1, COUNT))[:known]
     return Samples(fields=fields, mask=mask, parameters=parameters, origin="random fields")
 
 

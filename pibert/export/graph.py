@@ -8,7 +8,7 @@
 
 The numbers are those of ``Predictor.step``. A graph cannot raise errors: where the predictor
 refuses a sample (a known value that is not finite, a parameter that is infinite or has no
-logarithm) its frames are NaN.
+logarithm, an unknown one that the motion of bodies needs) its frames are NaN.
 """
 
 import copy
@@ -37,6 +37,7 @@ class PhysicalStep(nn.Module):
     body: Tensor
     is_log: Tensor
     scales: Tensor
+    needed: Tensor
 
     def __init__(self, model: nn.Module, normalizer: Normalizer) -> None:
         super().__init__()
@@ -47,6 +48,8 @@ class PhysicalStep(nn.Module):
         outside = torch.zeros(self.spec.grid.shape, dtype=torch.bool)
         self.register_buffer("body", outside if body is None else body)
         self.register_buffer("is_log", torch.tensor([p.scaling == "log" for p in parameters]))
+        needed = needed_parameters(model)
+        self.register_buffer("needed", torch.tensor([p.name in needed for p in parameters]))
         scales = [[p.mean for p in parameters], [p.std for p in parameters]]
         self.register_buffer("scales", torch.tensor(scales))
 
@@ -59,7 +62,7 @@ class PhysicalStep(nn.Module):
             vector = fields.new_zeros(fields.shape[0], PARAMETER_WIDTH)
         else:
             bad = parameters.isinf() | (self.is_log & (parameters <= 0))
-            refused = refused | bad.any(1)
+            refused = refused | (bad | (self.needed & parameters.isnan())).any(1)
             vector = self._encoded(torch.where(bad, math.nan, parameters))
         frames = self.model(z.flatten(1, 2), vector, seen).unflatten(1, (self.horizon, -1))
         frames = self.normalizer.invert(frames)
@@ -84,6 +87,12 @@ class PhysicalStep(nn.Module):
         if self.spec.parameters:
             named["parameters"] = ("float32", ("batch", len(self.spec.parameters)))
         return named
+
+
+def needed_parameters(model: Any) -> tuple[str, ...]:
+    """Return the parameters without which a model refuses a sample."""
+    motion = getattr(model, "motion", None)
+    return () if motion is None else motion.parameter_names
 
 
 def trace(step: PhysicalStep) -> ExportedProgram:

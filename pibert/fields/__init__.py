@@ -7,13 +7,21 @@ construction; descriptions convert to plain JSON and back without loss.
 
 from pibert.fields.equations import is_solenoidal, known_coefficients
 from pibert.fields.spec import PARAMETER_WIDTH, FieldSpec, Normalizer, Parameter
-from pibert.fields.structure import MovingBody, with_uniform_state
+from pibert.fields.structure import (
+    MASS_RATIO,
+    REDUCED_VELOCITY,
+    MovingBody,
+    Spring,
+    with_uniform_state,
+)
 from pibert.fields.trajectory import MASKS, Batch, FrameSource, Trajectory, read_mask
 from pibert.physics.grid import Boundary, Grid, Sides, on_device
 
 __all__ = [
     "MASKS",
+    "MASS_RATIO",
     "PARAMETER_WIDTH",
+    "REDUCED_VELOCITY",
     "Batch",
     "Boundary",
     "FieldSpec",
@@ -23,6 +31,7 @@ __all__ = [
     "Normalizer",
     "Parameter",
     "Sides",
+    "Spring",
     "Trajectory",
     "is_solenoidal",
     "known_coefficients",

@@ -135,6 +135,16 @@ class FieldSpec:
         return tuple(body for body in self.bodies if body.displacement in self.state)
 
     @property
+    def on_springs(self) -> tuple[MovingBody, ...]:
+        """The bodies whose displacement, velocity and force are part of the state, on springs."""
+        return tuple(
+            body
+            for body in self.moving
+            if body.spring is not None
+            and {body.spring.velocity, body.spring.force} <= {*self.state}
+        )
+
+    @property
     def of_fields(self) -> Self:
         """The spec without the state."""
         if not self.state:

@@ -126,7 +126,12 @@ def make_config(name: str, preset: str | None = None, **overrides: Any) -> Stepp
 
 
 def all_inputs(name: str) -> dict[str, bool]:
-    """Return the options that give a model all inputs: parameters, coordinates, known points."""
+    """Return the options that give a model all inputs: parameters, coordinates, known points.
+
+    A model of another package keeps its own.
+    """
+    if name not in _TABLE:
+        return {}
     known = {field.name for field in fields(make_config(name))}
     return {option: True for option in ("parameters", "coordinates", "mask") if option in known}
 

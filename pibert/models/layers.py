@@ -94,6 +94,13 @@ def full_precision(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def is_captured(x: Tensor) -> bool:
+    """Return whether a graph is being captured, which cannot branch on values."""
+    if torch.compiler.is_compiling():
+        return True
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def make_mlp(width: int, hidden: int, out: int | None = None) -> nn.Sequential:
     """Return two linear layers with GELU between them."""
     return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, out or width))

@@ -186,6 +186,7 @@ class PIBERT(Stepper):
 
         ``x`` holds standardised training samples.
         """
+        super().calibrate(x, normalizer, parameters, mask)
         if self.physics_bias is not None:
             if normalizer is not None:
                 self.physics_bias.set_normalizer(normalizer)
@@ -207,7 +208,7 @@ class PIBERT(Stepper):
             # Convolutions compute in channels-last layout on CPU and GPU.
             both = torch.cat((field, x), dim=1).contiguous(memory_format=torch.channels_last)
             field = field + self.refinement(both).contiguous()
-        return self.uniform_state(field)
+        return self.with_motion(field, x, parameters)
 
     def encode(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Tokens:
         """Return the tokens after the last norm, row by row, the parameter token last."""

@@ -226,7 +226,8 @@ class PIBERTMR(Stepper):
         self.check_size(shape)
         vorticity = config.vorticity_velocity
         self.terms = EquationTerms(spec, vorticity=vorticity) if config.equation_terms else None
-        features = self.in_channels + 1 + (self.terms.num_terms if self.terms is not None else 0)
+        features = self.in_channels + 1 + self.num_distances
+        features += self.terms.num_terms if self.terms is not None else 0
         if config.coordinates:
             features += count_coordinates(spec.grid)
         w, d = config.width, config.token_width
@@ -283,15 +284,12 @@ class PIBERTMR(Stepper):
 
         ``x`` holds standardised training samples.
         """
+        super().calibrate(x, normalizer, parameters, mask)
         known = known_points(mask, x)
         if self.physics_bias is not None:
             if normalizer is not None:
                 self.physics_bias.set_normalizer(normalizer)
             self.physics_bias.calibrate(x, parameters, mask)
-        if self.terms is not None:
-            if normalizer is not None:
-                self.terms.set_normalizer(normalizer)
-            self.terms.calibrate(self._newest(x), known)
         if self.pod_modes is not None:
             self.pod_modes.fit(x, known)
 
@@ -299,7 +297,7 @@ class PIBERTMR(Stepper):
         """Return the next frames, standardised like the input; arguments as for ``Stepper``."""
         x = self.prepared(x, parameters, mask)
         change = self.head(self._features(x, parameters, mask)[0])
-        return self.uniform_state(self.with_skip(change, x, mask))
+        return self.with_motion(self.with_skip(change, x, mask), x, parameters)
 
     def encode(
         self, x: Fields, parameters: Vector = None, mask: Mask = None
@@ -355,7 +353,7 @@ class PIBERTMR(Stepper):
         shape = (x.shape[-2], x.shape[-1])
         levels, known = self.levels(shape), known_points(mask, x)
         vector = self.parameter_vector(x, parameters)
-        inputs = self._inputs(x, None if mask is None else known, shape)
+        inputs = self._inputs(x, parameters, None if mask is None else known, shape)
         # Channels last: the layout of the convolutions and the order of features in a token.
         lifted = self.lift(inputs.contiguous(memory_format=torch.channels_last))
         field = lifted + self.parameter_features(vector)[:, :, None, None]
@@ -370,10 +368,17 @@ class PIBERTMR(Stepper):
         last: Any = self.cycles[-1]
         return synthesise(bands)[..., : shape[0], : shape[1]], last.coarsest.norm(tokens)
 
-    def _inputs(self, x: Tensor, known: Tensor | None, shape: tuple[int, int]) -> Tensor:
+    def _inputs(
+        self,
+        x: Tensor,
+        parameters: Tensor | None,
+        known: Tensor | None,
+        shape: tuple[int, int],
+    ) -> Tensor:
         """Return the input channels of the lift."""
         all_known = x.new_ones(x.shape[0], 1, *shape)
         channels = [x, all_known if known is None else known[:, None].to(x.dtype)]
+        channels += self.distances(x, parameters)
         if self.terms is not None:
             channels.append(self.terms(self._newest(x), known).to(x.dtype))
         if self.config.coordinates:

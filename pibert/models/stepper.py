@@ -6,7 +6,9 @@ starts at zero, so an untrained model is exactly persistence.
 
 Channels of the structural state (``FieldSpec.state``) are constant in space: every model reads them
 at all points, and predicts each as the mean of its output over the grid, a learned integral, as a
-force is one.
+force is one. Displacement and velocity of a body on a spring follow from the force
+(``models/motion.py``) if the model predicts changes of the last frame. The distances of the points
+from moving bodies (``models/bodies.py``) are inputs, now and where the force of now takes them.
 """
 
 import math
@@ -20,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer, with_uniform_state
+from pibert.models.bodies import BodyDistance
 from pibert.models.equation_terms import EquationTerms
 from pibert.models.layers import (
     Answer,
@@ -28,8 +31,10 @@ from pibert.models.layers import (
     Parameters,
     Vector,
     count_coordinates,
+    is_captured,
     point_coordinates,
 )
+from pibert.models.motion import EquationOfMotion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +82,7 @@ class BaselineConfig(StepperConfig):
     parameters: bool = False
     """Give the flow parameters to the model as constant channels."""
     mask: bool = False
-    """Give the known points to the model as a channel."""
+    """Give the known points to the model as a channel, and the distances from moving bodies."""
     equation_terms: bool = False
     """Give the terms of the equations to the model as channels, as ``pibert-mr`` has them."""
     dmd_modes: int = 0
@@ -120,7 +125,7 @@ class Stepper(nn.Module):
         self._with_mask = baseline.mask
         self.terms = EquationTerms(spec, vorticity=True) if baseline.equation_terms else None
         self.num_inputs = self.in_channels + baseline.mask
-        """Channels of prepared fields: known points and equation terms precede the frames."""
+        """Channels of prepared fields: what is known besides precedes the frames."""
         if self.terms is not None:
             self.num_inputs += self.terms.num_terms
         self.dmd_skip: nn.Module | None = None
@@ -134,6 +139,13 @@ class Stepper(nn.Module):
                     f"{config.residual} does not correct a frame; leave it out"
                 )
             self.dmd_skip = DMDSkip(modes, config.history, config.horizon, spec)
+        self.motion: EquationOfMotion | None = None
+        corrects_last = config.residual and self.dmd_skip is None
+        if corrects_last and self.objective == "supervised" and spec.on_springs:
+            self.motion = EquationOfMotion(spec)
+        self.distance = BodyDistance(spec) if spec.moving else None
+        if baseline.mask:
+            self.num_inputs += self.num_distances
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
         """Freeze or unfreeze modules before a training stage."""
@@ -145,7 +157,10 @@ class Stepper(nn.Module):
         parameters: Float[Tensor, "n q"] | None = None,
         mask: Tensor | None = None,
     ) -> None:
-        """Set units and scales of the equation terms from standardised training samples."""
+        """Set units and scales of terms and motion from standardised training samples."""
+        for module in (self.motion, self.distance):
+            if module is not None and normalizer is not None:
+                module.set_normalizer(normalizer)
         if self.terms is not None:
             if normalizer is not None:
                 self.terms.set_normalizer(normalizer)
@@ -163,7 +178,7 @@ class Stepper(nn.Module):
         """
         x = self.prepared(x, parameters, mask)
         change = self.change(x, self.parameter_vector(x, parameters))
-        return self.uniform_state(self.with_skip(change, x, mask))
+        return self.with_motion(self.with_skip(change, x, mask), x, parameters)
 
     def with_skip(self, change: Answer, x: Tensor, mask: Tensor | None) -> Answer:
         """Return the frames that a change gives: of the last frame, or of the frame of DMD."""
@@ -181,6 +196,15 @@ class Stepper(nn.Module):
         frames = field.unflatten(1, (-1, len(self.spec.channels)))
         known = None if known is None else known[:, None]
         return with_uniform_state(frames, len(self.spec.state), known).flatten(1, 2)
+
+    def with_motion(self, field: Answer, x: Tensor, parameters: Tensor | None) -> Answer:
+        """Return frames with a uniform state, in which bodies on springs obey Newton's law."""
+        field = self.uniform_state(field)
+        if self.motion is None:
+            return field
+        channels = len(self.spec.channels)
+        frames = field.unflatten(1, (-1, channels))
+        return self.motion(frames, x[:, -channels:], parameters).flatten(1, 2)
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         """Return the change since the last frame, or without ``residual`` the frames.
@@ -244,14 +268,30 @@ class Stepper(nn.Module):
             x = torch.where(checked_mask(mask, x), x, 0.0)
         if self.spec.state:
             x = self.uniform_state(x, known_points(mask, x))
-        if not _is_captured(x):
+        if not is_captured(x):
             _check_values(x, parameters)
-        return self._informed(x, mask) if self.num_inputs > self.in_channels else x
+        return self._informed(x, parameters, mask) if self.num_inputs > self.in_channels else x
 
-    def _informed(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Prepend the known points and the equation terms of the newest frame."""
+    @property
+    def num_distances(self) -> int:
+        """Channels that ``distances`` returns."""
+        times = 1 if self.motion is None else 2
+        return 0 if self.distance is None else times * self.distance.num_channels
+
+    def distances(self, x: Tensor, parameters: Tensor | None) -> list[Tensor]:
+        """Return the distances of the points from moving bodies, now and after the step."""
+        if self.distance is None:
+            return []
+        last = x[:, -len(self.spec.channels) :]
+        found = [self.distance(last)]
+        if self.motion is not None:  # under the force of now
+            found.append(self.distance(self.motion(last[:, None], last, parameters)[:, 0]))
+        return found
+
+    def _informed(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
+        """Prepend known points, equation terms of the newest frame and distances from bodies."""
         known = None if mask is None else known_points(mask, x)
-        channels = [x]
+        channels = [*(self.distances(x, parameters) if self._with_mask else ()), x]
         if self.terms is not None:
             frame = x[:, -len(self.spec.channels) :]
             channels.insert(0, self.terms(frame, known).to(x.dtype))
@@ -308,13 +348,6 @@ def zero(layer: nn.Module) -> None:
     """Set all weights of a layer to zero."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
-
-
-def _is_captured(x: Tensor) -> bool:
-    """Return whether a graph is being captured, which cannot branch on values."""
-    if torch.compiler.is_compiling():
-        return True
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _check_values(x: Tensor, parameters: Tensor | None) -> None:

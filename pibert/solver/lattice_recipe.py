@@ -22,7 +22,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pibert.config import Count, NonNegative, Positive, check
-from pibert.fields import Boundary, FieldSpec, Grid, MovingBody, Parameter, Sides, Trajectory
+from pibert.fields import (
+    Boundary,
+    FieldSpec,
+    Grid,
+    MovingBody,
+    Parameter,
+    Sides,
+    Spring,
+    Trajectory,
+)
 from pibert.solver.boundaries import Box, Shape, inside, make_links
 from pibert.solver.lattice import Fluid, Scheme
 from pibert.solver.recipes import Diverged, Progress, Recipe, generator_of, uniform
@@ -92,6 +101,11 @@ class LatticeRecipe(Recipe):
         """Further entries of the provenance."""
         return {}
 
+    @property
+    def spring(self) -> Spring | None:
+        """The mounting of the moving body."""
+        return None
+
     def draw_reynolds(self, index: int, bounds: tuple[float, float], *, log: bool = False) -> float:
         """A Reynolds number of sample i in the i-th interval of the range, or of its logarithm."""
         low, high = (math.log(b) for b in bounds) if log else bounds
@@ -151,7 +165,7 @@ class LatticeRecipe(Recipe):
         series = _series(solution, row, flow, self.coefficients)
         bodies: tuple[MovingBody, ...] = ()
         if self.moving_radius is not None:
-            moving = MovingBody(radius=self.moving_radius)
+            moving = MovingBody(radius=self.moving_radius, spring=self.spring)
             is_inside = moving.inside(grid, series["displacement"].double())
             body = is_inside if body is None else is_inside | body
             # Series are in units of D, also where lengths are in metres.

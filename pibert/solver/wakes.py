@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pibert.config import Count, NonNegative, Positive
-from pibert.fields import Boundary
+from pibert.fields import Boundary, Spring
 from pibert.solver.boundaries import Box, Shape, Side
 from pibert.solver.immersed import ImmersedCylinder, Oscillator
 from pibert.solver.lattice import Scheme, equilibrium
@@ -338,6 +338,10 @@ class TandemWakes(Wakes):
             "reduced_velocity": self.reduced_velocity * reynolds / middle,
         }
 
+    @property
+    def spring(self) -> Spring:
+        return Spring(damping_ratio=self.damping_ratio)
+
     def make_case(self, indices: Sequence[int], drawn: Drawn, device: str) -> Case:
         case = tandem(
             drawn["Re"],
@@ -386,12 +390,12 @@ _COUPLED = TandemWakes(
     reynolds=tuple(map(float, range(60, 181, 6))),
     mass_ratios=(2.0, 4.0, 8.0),
     reduced_velocity=6.0,
-    frames=700,
+    frames=300,
     interval=0.25,
     view=(64, 128),
     body=(31.5, 52.0, 12.0),
     cells_per_point=2,
-    warm_up=60.0,
+    warm_up=20.0,
 )
 
 TANDEM_PRESETS: dict[str, Recipe] = {
@@ -419,14 +423,15 @@ TANDEM_PRESETS: dict[str, Recipe] = {
         scales=Scales(diameter=0.03, viscosity=1.0e-6),
     ),
     # Consecutive frames for models of flow and structure together. The reduced velocity is 3 to 9:
-    # lock-in, and both sides of it. Flows last 175 D/U, about 20 periods or more. For a GPU.
+    # lock-in, and both sides of it. Frames begin while the vibration grows. For a GPU.
     "coupled": _COUPLED,
     "coupled-single": replace(_COUPLED, gap=None, body=(31.5, 28.0, 12.0)),
-    # Small enough for two cores: less than a minute.
+    # Small enough for two cores: about a minute. Frames begin while the vibration grows.
     "coupled-demo": TandemWakes(
-        samples=14,
-        group=14,
-        reynolds=(80.0, 92.0, 104.0, 115.0, 126.0, 138.0, 150.0),
+        samples=76,
+        group=38,
+        reynolds=tuple(map(float, range(80, 153, 4))),
+        mass_ratios=(2.0, 3.0, 5.0, 8.0),
         reduced_velocity=5.5,
         gap=None,
         frames=120,
@@ -434,6 +439,6 @@ TANDEM_PRESETS: dict[str, Recipe] = {
         body=(15.5, 14.0, 8.0),
         domain=(20.0, 12.0),
         upstream=7.0,
-        warm_up=60.0,
+        warm_up=20.0,
     ),
 }

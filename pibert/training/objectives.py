@@ -184,16 +184,22 @@ def noisy(batch: Batch, std: float, spec: FieldSpec, *, spread: float = 1.0) -> 
     """The batch with noise on the known points of its input, from the seeds of the samples.
 
     Its standard deviation is log-uniform from std / spread to std * spread, one for each sample.
-    The noise of a structural state is the same at all points.
+    The noise of a structural state is the same at all points. Displacements and velocities that
+    follow from Newton's law have none: it would only be carried to the prediction.
     """
     noise = sample_rng.normal(batch.seeds, "input noise", *batch.x.shape[1:]).to(batch.x.dtype)
     if spread > 1:
         power = 2 * sample_rng.uniform(batch.seeds, "noise level") - 1
         noise = noise * (spread**power)[:, None, None, None].to(noise.dtype)
-    if count := len(spec.state):
+    if spec.state:
+        moved = {b.displacement for b in spec.on_springs}
+        moved |= {b.spring.velocity for b in spec.on_springs if b.spring is not None}
         frames = noise.unflatten(1, (-1, len(spec.channels)))
-        state = frames[:, :, -count:, :1, :1].expand_as(frames[:, :, -count:])
-        noise = torch.cat((frames[:, :, :-count], state), 2).flatten(1, 2)
+        columns = list(frames.split(1, 2))
+        for index in range(-len(spec.state), 0):
+            uniform = columns[index][..., :1, :1].expand_as(columns[index])
+            columns[index] = 0 * uniform if spec.channels[index] in moved else uniform
+        noise = torch.cat(columns, 2).flatten(1, 2)
     return replace(batch, x=torch.where(batch.mask[:, None], batch.x + std * noise, batch.x))
 
 

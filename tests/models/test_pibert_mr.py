@@ -38,7 +38,7 @@ def test_the_haar_transform_is_orthonormal_and_inverts() -> None:
 def on_points(model: Any, x: Tensor, parameters: Tensor) -> Tensor:
     """The model in its textbook form: every operator maps a field of points to its change."""
     vector = model.parameter_vector(x, parameters)
-    field = model.lift(model._inputs(x, None, (x.shape[-2], x.shape[-1])))
+    field = model.lift(model._inputs(x, None, None, (x.shape[-2], x.shape[-1])))
     field = field + model.parameter_features(vector)[:, :, None, None]
     levels, width = model.levels((x.shape[-2], x.shape[-1])), model.config.width
     bias = model._logit_bias(x, parameters, None, 2**levels)

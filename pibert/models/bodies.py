@@ -8,12 +8,8 @@ from pibert.fields import FieldSpec, Normalizer
 from pibert.models.attention import at_resolution
 
 
-class BodyDistance(nn.Module):
-    """Where the surface of every moving body is between the points, which a mask does not show.
-
-    Each distance, negative inside, is given in diameters and in pairs of cells, both limited to
-    -1 to 1.
-    """
+class StateUnits(nn.Module):
+    """The scaling of the structural state, of a module that needs its physical units."""
 
     mean: Float[Tensor, " s"]
     std: Float[Tensor, " s"]
@@ -21,7 +17,6 @@ class BodyDistance(nn.Module):
     def __init__(self, spec: FieldSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.num_channels = 2 * len(spec.moving)
         self.register_buffer("mean", torch.zeros(len(spec.state)))
         self.register_buffer("std", torch.ones(len(spec.state)))
 
@@ -30,6 +25,18 @@ class BodyDistance(nn.Module):
         count = len(self.spec.state)
         self.mean.copy_(torch.tensor(normalizer.mean[-count:]))
         self.std.copy_(torch.tensor(normalizer.std[-count:]))
+
+
+class BodyDistance(StateUnits):
+    """Where the surface of every moving body is between the points, which a mask does not show.
+
+    Each distance, negative inside, is given in diameters and in pairs of cells, both limited to
+    -1 to 1.
+    """
+
+    def __init__(self, spec: FieldSpec) -> None:
+        super().__init__(spec)
+        self.num_channels = 2 * len(spec.moving)
 
     def forward(self, frame: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k y x"]:
         """Return the distances in a standardised frame whose state is uniform."""

@@ -17,9 +17,10 @@ import math
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from pibert.fields import MASS_RATIO, REDUCED_VELOCITY, FieldSpec, MovingBody, Normalizer
+from pibert.fields import MASS_RATIO, REDUCED_VELOCITY, FieldSpec, MovingBody
+from pibert.models.bodies import StateUnits
 from pibert.models.layers import is_captured
 
 _NODES, _WEIGHTS = (array.tolist() for array in np.polynomial.legendre.leggauss(8))
@@ -29,15 +30,12 @@ REYNOLDS = "Re"
 Numbers = Float[Tensor, " b"]
 
 
-class EquationOfMotion(nn.Module):
+class EquationOfMotion(StateUnits):
     """Replaces the predicted displacement and velocity of bodies on springs."""
 
-    mean: Float[Tensor, " s"]
-    std: Float[Tensor, " s"]
-
     def __init__(self, spec: FieldSpec) -> None:
-        super().__init__()
-        self.spec, numbers = spec, ["dt"]
+        super().__init__(spec)
+        numbers = ["dt"]
         self.parameter_names: tuple[str, ...] = (MASS_RATIO, REDUCED_VELOCITY)
         """Parameters that must be known."""
         if spec.reference_velocity is None:
@@ -50,14 +48,6 @@ class EquationOfMotion(nn.Module):
                 "a body on a spring moves by Newton's law, but the data do not state "
                 f"{', '.join(missing)}; state them, or leave out the spring of the body"
             )
-        self.register_buffer("mean", torch.zeros(len(spec.state)))
-        self.register_buffer("std", torch.ones(len(spec.state)))
-
-    def set_normalizer(self, normalizer: Normalizer) -> None:
-        """Set the physical units of standardised values."""
-        count = len(self.spec.state)
-        self.mean.copy_(torch.tensor(normalizer.mean[-count:]))
-        self.std.copy_(torch.tensor(normalizer.std[-count:]))
 
     def forward(
         self,

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Grid, Normalizer
 from pibert.models.attention import Block, PhysicsBias
+from pibert.models.bodies import BodyDistance
 from pibert.models.equation_terms import EquationTerms
 from pibert.models.fourier import FourierMultiplier
 from pibert.models.layers import (
@@ -226,6 +227,7 @@ class PIBERTMR(Stepper):
         self.check_size(shape)
         vorticity = config.vorticity_velocity
         self.terms = EquationTerms(spec, vorticity=vorticity) if config.equation_terms else None
+        self.distance = BodyDistance(spec) if spec.moving else None
         features = self.in_channels + 1 + self.num_distances
         features += self.terms.num_terms if self.terms is not None else 0
         if config.coordinates:

@@ -8,7 +8,8 @@ Channels of the structural state (``FieldSpec.state``) are constant in space: ev
 at all points, and predicts each as the mean of its output over the grid, a learned integral, as a
 force is one. Displacement and velocity of a body on a spring follow from the force
 (``models/motion.py``) if the model predicts changes of the last frame. The distances of the points
-from moving bodies (``models/bodies.py``) are inputs, now and where the force of now takes them.
+from moving bodies (``models/bodies.py``) are inputs of models that see a mask, now and where the
+present force takes the bodies.
 """
 
 import math
@@ -143,9 +144,8 @@ class Stepper(nn.Module):
         corrects_last = config.residual and self.dmd_skip is None
         if corrects_last and self.objective == "supervised" and spec.on_springs:
             self.motion = EquationOfMotion(spec)
-        self.distance = BodyDistance(spec) if spec.moving else None
-        if baseline.mask:
-            self.num_inputs += self.num_distances
+        self.distance = BodyDistance(spec) if baseline.mask and spec.moving else None
+        self.num_inputs += self.num_distances
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
         """Freeze or unfreeze modules before a training stage."""
@@ -284,14 +284,14 @@ class Stepper(nn.Module):
             return []
         last = x[:, -len(self.spec.channels) :]
         found = [self.distance(last)]
-        if self.motion is not None:  # under the force of now
+        if self.motion is not None:  # after the step under the present force
             found.append(self.distance(self.motion(last[:, None], last, parameters)[:, 0]))
         return found
 
     def _informed(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
         """Prepend known points, equation terms of the newest frame and distances from bodies."""
         known = None if mask is None else known_points(mask, x)
-        channels = [*(self.distances(x, parameters) if self._with_mask else ()), x]
+        channels = [*self.distances(x, parameters), x]
         if self.terms is not None:
             frame = x[:, -len(self.spec.channels) :]
             channels.insert(0, self.terms(frame, known).to(x.dtype))

@@ -1,7 +1,6 @@
 """Lines of text and progress bars on a terminal, in a log or in a notebook."""
 
 import importlib.util
-import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -51,6 +50,32 @@ def is_first_process() -> bool:
 def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
     """Return a bar that is shown in a terminal only: a log would fill with it."""
     return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+class LogLines:
+    """When to write a line of progress to a log, and how long the rest takes."""
+
+    def __init__(self, total: int | float, done: int | float = 0) -> None:
+        self._total, self._began = total, (time.monotonic(), done)
+        self._due = self._began[0] + _FIRST
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._due
+
+    def written(self) -> None:
+        """The next line is due in a while."""
+        self._due = time.monotonic() + _EVERY
+
+    def left(self, done: int | float) -> str:
+        """Describe how long the rest takes, at the speed so far."""
+        start, before = self._began
+        if done <= before:
+            return ""
+        seconds = (self._total - done) * (time.monotonic() - start) / (done - before)
+        for unit, length in (("h", 3600), ("min", 60)):
+            if seconds >= length:
+                return f"about {seconds / length:.2g} {unit} left"
+        return f"about {seconds:.0f} s left"
 
 
 class _Rate(ProgressColumn):
@@ -106,9 +131,8 @@ class TrainingProgress(Reporter):
         )
         self._bar.disable = not self._shows
         self._task: TaskID | None = None
-        self._simulates = False
-        self._total, self._due = 0, math.inf
-        self._began = 0.0, 0
+        self._simulates, self._total = False, 0
+        self._lines = LogLines(0)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -123,17 +147,17 @@ class TrainingProgress(Reporter):
             if not self._shows:
                 self._print("simulating flows (kept in the cache)")
             self._start_task("simulating flow", total, 0)
+        if total is not None and self._is_due():
+            self._print(f"simulated {done:.1f} of {total} flows  {self._lines.left(done)}")
         self._update(completed=done)
 
     def start(self, total_steps: int, done: int) -> None:
         self._simulates, self._total = False, total_steps
         self._start_task("step", total_steps, done)
-        self._began = time.monotonic(), done
-        self._due = self._began[0] + _FIRST
 
     def step(self, done: int, loss: float) -> None:
         if self._is_due():
-            self._print(f"step {done} of {self._total}  loss {loss:.3e}  {self._left(done)}")
+            self._print(f"step {done} of {self._total}  loss {loss:.3e}  {self._lines.left(done)}")
         self._update(completed=done, loss=f"loss {loss:.3e}")
 
     def epoch(self, record: Mapping[str, Any]) -> None:
@@ -150,27 +174,19 @@ class TrainingProgress(Reporter):
     def say(self, text: str) -> None:
         self._print(f"Note: {text}", "yellow")
 
-    def _left(self, done: int) -> str:
-        """Describe how long the rest takes, at the speed so far."""
-        start, before = self._began
-        seconds = (self._total - done) * (time.monotonic() - start) / max(1, done - before)
-        for unit, length in (("h", 3600), ("min", 60)):
-            if seconds >= length:
-                return f"about {seconds / length:.2g} {unit} left"
-        return f"about {seconds:.0f} s left"
-
     def _is_due(self) -> bool:
-        return not self._shows and time.monotonic() >= self._due
+        return not self._shows and self._lines.is_due()
 
     def _print(self, text: str, style: str | None = None) -> None:
         say(self._console, text, style)
         self._console.file.flush()
-        self._due = time.monotonic() + _EVERY
+        self._lines.written()
 
     def _start_task(self, what: str, total: int | None, done: int) -> None:
         if self._task is not None:
             self._bar.remove_task(self._task)
         of = "?" if total is None else str(total)
+        self._lines = LogLines(total or 0, done)
         self._task = self._bar.add_task(
             what, total=total, completed=done, of=of, rate=None, loss=""
         )

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from pibert import config
 from pibert.cli.config import to_toml
-from pibert.cli.terminal import is_first_process
+from pibert.cli.terminal import is_first_process, showing_progress
 from pibert.cli.train import _summarise
 from pibert.data.format import write
 from pibert.data.generate import change
@@ -174,6 +174,24 @@ def test_the_time_left_follows_from_the_speed_so_far(monkeypatch: pytest.MonkeyP
             progress.step(done, 0.125)
     first, second = output.getvalue().splitlines()
     assert "15 min" in first and " 6 s" in second
+
+
+def test_long_work_in_a_log_has_lines_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("pibert.progress.time.monotonic", lambda: now[0])
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=False)
+    simulated = "simulated 3.0 of 12 flows"
+    with TrainingProgress(console) as progress:
+        for seconds, done in ((0.0, 0), (5.0, 1), (15.0, 3)):
+            now[0] = seconds
+            progress.simulated(done, 12)
+    assert output.getvalue().splitlines()[1:] == [f"{simulated}  about 45 s left"]
+    with showing_progress(console, 12, "{task.completed:.1f}/{task.total} flows") as update:
+        for seconds, done in ((20.0, 1), (25.0, 2), (40.0, 3)):
+            now[0] = seconds
+            update(done)
+    assert output.getvalue().splitlines()[2:] == ["2.0/12 flows  about 50 s left"]
 
 
 def test_other_processes_are_silent(

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pibert.notes import Note, Notes
+from pibert.progress import LogLines, progress_bar
 from pibert.progress import digits as digits
 from pibert.progress import is_first_process as is_first_process
-from pibert.progress import progress_bar
 from pibert.progress import say as say
 
 _URGENT = ("ood", "ood-untested")
@@ -113,7 +113,16 @@ def _plain(value: Any) -> Any:
 def showing_progress(
     console: Console, total: int | float = 1, text: str = "{task.percentage:.0f} %"
 ) -> Iterator[Callable[[int | float], None]]:
-    """Show a progress bar; yields a function that takes how much of ``total`` is done."""
+    """Show a progress bar, or lines in a log; yields a function that takes how much is done."""
+    lines = LogLines(total)
     with progress_bar(console, TextColumn(text), BarColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task("", total=total)
-        yield lambda done: bar.update(task, completed=done)
+
+        def update(done: int | float) -> None:
+            bar.update(task, completed=done)
+            if bar.disable and lines.is_due():
+                say(console, f"{text.format(task=bar.tasks[0])}  {lines.left(done)}".rstrip())
+                console.file.flush()
+                lines.written()
+
+        yield update

@@ -32,8 +32,8 @@ from pibert.experiments.flows import prepare
 from pibert.experiments.held_out import flows_of_run
 from pibert.fields import FieldSpec, Grid, MovingBody, Normalizer, Trajectory
 from pibert.inference import Predictor, load, load_calibrated
-from pibert.inference.predictor import RolloutDiverged
 from pibert.inference.recording import fit_recording, units_of
+from pibert.inference.stream import RolloutDiverged
 from pibert.models import build_model
 from pibert.models.stepper import Stepper, StepperConfig
 from pibert.notes import collecting

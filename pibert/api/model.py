@@ -13,7 +13,8 @@ from pibert.api.flows import Flow, as_flow, speaks_python
 from pibert.display import Picture, as_html, draw
 from pibert.fields import Grid, Trajectory
 from pibert.inference.model_file import find_model, read_model
-from pibert.inference.predictor import Predictor, check_steps
+from pibert.inference.predictor import Predictor
+from pibert.inference.stream import check_steps
 from pibert.notes import Note, Notes, collecting, in_python, warn
 
 if TYPE_CHECKING:

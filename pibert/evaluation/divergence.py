@@ -7,7 +7,7 @@ known points and all channels. The true frames are those of the same time for a 
 the flow for rollouts by lead time, which are short.
 
 ``survival`` counts the frames before. Without a true flow a rollout is judged by the range of the
-training data (``inference/predictor.py``).
+training data (``inference/stream.py``).
 """
 
 from jaxtyping import Float, Int

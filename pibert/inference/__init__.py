@@ -7,13 +7,8 @@ from pibert.inference.ensemble import Ensemble
 from pibert.inference.explanation import Explanation
 from pibert.inference.model_file import SavedModel, read_model, save_model, shipped_models
 from pibert.inference.ood import OODResult
-from pibert.inference.predictor import (
-    Prediction,
-    PredictionIntervals,
-    Predictor,
-    RolloutDiverged,
-    load,
-)
+from pibert.inference.predictor import Predictor, load
+from pibert.inference.stream import Prediction, PredictionIntervals, RolloutDiverged
 from pibert.notes import InputWarning, Note
 
 __all__ = [

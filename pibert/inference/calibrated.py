@@ -22,8 +22,9 @@ from pibert.inference.ensemble import Ensemble
 from pibert.inference.model_file import find_model
 from pibert.inference.model_input import ModelInput
 from pibert.inference.ood import OODResult, scored_spec, window_scores
-from pibert.inference.predictor import Block, Prediction, PredictionStream, Predictor
+from pibert.inference.predictor import Predictor
 from pibert.inference.predictor import load as load_predictor
+from pibert.inference.stream import Block, Prediction, PredictionStream
 from pibert.inference.windows import Forecast, Windows
 
 Beyond = Literal["refuse", "last", "nan"]

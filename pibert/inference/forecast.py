@@ -15,8 +15,9 @@ from pibert.data.provenance import counts_frames, predicted_source
 from pibert.data.writers.frames import Block, Description
 from pibert.fields import FieldSpec, Normalizer, read_mask
 from pibert.inference.calibrated import CalibratedPredictor
-from pibert.inference.predictor import Prediction, Predictor
+from pibert.inference.predictor import Predictor
 from pibert.inference.recording import FittedRecording
+from pibert.inference.stream import Prediction
 from pibert.notes import Note
 from pibert.rollout import MovingBodies
 

@@ -15,7 +15,7 @@ from pibert.inference import CalibratedPredictor, Ensemble, Prediction, Predicto
 from pibert.inference.calibrated import load_members
 from pibert.inference.calibration_file import SHEET, read_calibration, read_sheet
 from pibert.inference.model_file import find_model
-from pibert.inference.predictor import PredictionStream
+from pibert.inference.stream import PredictionStream
 from pibert.notes import Note
 from pibert.serve.answers import Answer
 from pibert.serve.limits import MB, Limits

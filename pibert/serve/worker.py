@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pibert.inference.predictor import PredictionStream
+from pibert.inference.stream import PredictionStream
 from pibert.notes import Note, Notes
 from pibert.serve.answers import Answer
 from pibert.serve.gate import Metrics

@@ -18,7 +18,7 @@ import pibert
 from pibert.data.format import Reader
 from pibert.evaluation.vibration import vibration
 from pibert.fields import Trajectory
-from pibert.inference.predictor import RolloutDiverged
+from pibert.inference.stream import RolloutDiverged
 
 SHARES = {"data.split": "time", "data.shares.train": 0.6, "data.shares.valid": 0.2}
 EPOCHS, BATCH, NOISE = 40, 8, 0.05

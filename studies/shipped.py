@@ -1,7 +1,7 @@
 """Prediction intervals of the shipped models: calibrated and scored on new wakes.
 
 python -m studies.shipped                      # for a GPU: two minutes on an H200
-python -m studies.shipped cylinder-base --flows outputs/wakes --out outputs/shipped
+python -m studies.shipped cylinder-mr --wakes 26 8 --frames 50     # for a CPU: about an hour
 
 Simulates wakes with the recipe of the training data and other seeds, calibrates on some, scores
 the others, and writes for each model calibration.json, calibration.safetensors, coverage.png,
@@ -28,8 +28,9 @@ from studies.uncertainty import MAIN, draw, make_forecasts, score_intervals, sco
 from studies.uncertainty_tables import write_tables
 
 CASE, PRESET = "cylinder", "realpdebench-like"
-CALIBRATING: dict[str, Any] = {"samples": 48, "group": 24, "frames": 100, "seed": 1}
-JUDGING: dict[str, Any] = {"samples": 24, "group": 24, "frames": 100, "seed": 3}
+SEEDS = {"calibrating": 1, "testing": 3}
+WAKES, FRAMES, GROUP = (48, 24), 100, 24
+"""GROUP wakes are simulated together on a GPU; on a CPU it is one."""
 STARTS = 12
 SETTINGS = CalibrationSettings(difficulty=MAIN, leads=20, starts=STARTS)
 
@@ -39,37 +40,48 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("models", nargs="*", help="names or folders; all that are shipped")
+    parser.add_argument(
+        "--wakes", type=int, nargs=2, default=WAKES, help="how many calibrate, how many test"
+    )
+    parser.add_argument("--frames", type=int, default=FRAMES, help="of each wake")
     parser.add_argument("--flows", type=Path, default=Path("outputs/wakes"))
     parser.add_argument("--out", type=Path, default=Path("outputs/shipped"))
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    calibrating = simulated(options.flows / "calibrating.h5", CALIBRATING, device)
-    judging = simulated(options.flows / "judging.h5", JUDGING, device)
+    group = GROUP if device == "cuda" else 1
+    recipes: dict[str, dict[str, Any]] = {
+        name: {"samples": samples, "group": group, "frames": options.frames, "seed": seed}
+        for (name, seed), samples in zip(SEEDS.items(), options.wakes, strict=True)
+    }
+    for name, changes in recipes.items():
+        simulated(options.flows / f"{name}.h5", changes, device)
     for model in options.models or shipped_models():
         out = options.out / find_model(model).name
-        results = score(model, calibrating, judging, out, device)
+        results = score(model, options.flows, recipes, out, device)
         print(write_tables(results, out / "tables.md"))
 
 
-def simulated(path: Path, changes: dict[str, Any], device: str) -> Path:
+def simulated(path: Path, changes: dict[str, Any], device: str) -> None:
     """New wakes in a file; one that is there already is taken."""
     path.parent.mkdir(parents=True, exist_ok=True)
     generate(change(find_preset(CASE, PRESET), changes), path, device=device)
-    return path
 
 
-def score(model: str, calibrating: Path, judging: Path, out: Path, device: str) -> dict[str, Any]:
+def score(
+    model: str, flows_at: Path, recipes: dict[str, dict[str, Any]], out: Path, device: str
+) -> dict[str, Any]:
     """Calibrate a model on some flows and score intervals and warning on others."""
-    found = calibrate_on(model, calibrating, SETTINGS, out=out, device=device)
+    found = calibrate_on(model, flows_at / "calibrating.h5", SETTINGS, out=out, device=device)
     predictor = load(model, device)
-    flows = prepare_test(as_trained(predictor, judging), predictor.spec, predictor.normalizer)
+    testing = as_trained(predictor, flows_at / "testing.h5")
+    flows = prepare_test(testing, predictor.spec, predictor.normalizer)
     made = make_forecasts(predictor, flows, SETTINGS.leads, STARTS)
     results = {
         "commit": commit(),
         "versions": versions(),
         "case": CASE,
         "preset": PRESET,
-        "recipes": {"calibrating": CALIBRATING, "judging": JUDGING},
+        "recipes": recipes,
         "trajectories": {"test": len(flows.trajectories)},
         "coverage": {MAIN: score_intervals(made, found, flows)},
         "detection": score_warning(predictor, found, flows, {}),

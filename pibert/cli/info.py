@@ -14,9 +14,7 @@ from pibert.cli.options import Json, option
 from pibert.cli.terminal import say, show_json, show_note, show_table
 
 SHIPPED = "cylinder-mr"
-"""The shipped model with prediction intervals and sample data."""
-ROLLED_OUT = "cylinder-mr-rollouts"
-"""The shipped model of the demonstration, trained for rollouts."""
+"""The shipped model of the demonstration."""
 _ROLLOUT_STEPS = 39
 """To the end of the recording that comes with the weights."""
 
@@ -132,9 +130,9 @@ def demo_steps(out: Path, preset: str) -> dict[str, tuple[str, ...]]:
     sample = os.path.relpath(shipped_models()[SHIPPED] / "sample.h5")
     comparison = str(out / "comparison")
     return {
-        f"Roll the shipped model {ROLLED_OUT} out on a wake that it was not trained on (about half "
+        f"Roll the shipped model {SHIPPED} out on a wake that it was not trained on (about half "
         "a minute)": (
-            *("rollout", sample, "--model", ROLLED_OUT, "--steps", str(_ROLLOUT_STEPS)),
+            *("rollout", sample, "--model", SHIPPED, "--steps", str(_ROLLOUT_STEPS)),
             *("--out", str(out / "rollout.png"), "--out", str(out / "rollout.gif")),
             "--overwrite",
         ),

@@ -78,7 +78,7 @@ def test_auto_takes_the_best_device(
 
 @pytest.mark.parametrize(
     ("name", "share"),
-    [("cylinder-base", 0.05), ("cylinder-mr", 0.005), ("cylinder-mr-rollouts", 0.005)],
+    [("cylinder-base", 0.05), ("cylinder-mr", 0.005)],
 )
 def test_a_shipped_wake_model_steps_the_sample_far_better_than_persistence(
     name: str, share: float
@@ -95,7 +95,7 @@ def test_a_shipped_wake_model_steps_the_sample_far_better_than_persistence(
 
 @pytest.mark.slow
 def test_a_model_trained_on_rollouts_keeps_shedding_vortices_for_1000_frames() -> None:
-    model = pibert.load("cylinder-mr-rollouts")
+    model = pibert.load("cylinder-mr")
     for flow in open_recordings(SAMPLE):
         states, known = flow.read(), flow.known()[0]
         found = torch.cat(list(model.iterate(states[:1], 999, flow.parameters, known)))

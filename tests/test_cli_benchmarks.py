@@ -119,14 +119,8 @@ def test_the_papers_schedules_train_and_are_evaluated(
 @pytest.mark.parametrize(("problem", "stated"), [("cylinder", False), ("cavity", True)])
 def test_cfdbench_goes_from_its_files_to_a_report(problem: str, stated: bool) -> None:
     """By random cases of one subset, or with the publishers' split of the whole problem."""
-    own = cfdbench.CASES[problem]
-    for subset in ("bc", "geo", "prop") if stated else ("prop",):
-        for number in range(10):
-            folder = Path(f"data/cfdbench/{problem}/{subset}/case{number:04d}")
-            case = own | {"viscosity": 0.01 * (1 + number)}
-            if subset == "geo":  # the size of the flow differs
-                case |= {"width": 0.02} if "width" in own else {"x_max": 0.2, "radius": 0.02}
-            cfdbench.write_case(folder, case, 5, seed=number)
+    subsets = cfdbench.SUBSETS if stated else ("prop",)
+    cfdbench.write_problem(Path("data/cfdbench"), problem, subsets=subsets)
     whole = ("path=data/cfdbench/cavity", "split=stated", "options.in_points=true")
     more = [f"data.{problem}.{setting}" for setting in whole if stated]
     results = compare(f"cfdbench-{problem}", "rollout.steps=2", *more)
@@ -136,15 +130,7 @@ def test_cfdbench_goes_from_its_files_to_a_report(problem: str, stated: bool) ->
 @pytest.mark.parametrize("stated", [False, True])
 def test_eagle_goes_from_its_files_to_a_report(stated: bool) -> None:
     grid = ["data.eagle.hints.shape=[12,16]", "rollout.steps=2"]
-    for number in (1, 2, 3):
-        mesh = eagle.make_mesh(24, seed=number)
-        mesh["pointcloud"] = mesh["pointcloud"] * (1 + 0.01 * number)
-        mesh["PG"] = mesh["PS"] * mesh["VX"]
-        eagle.write_simulation(Path(f"data/eagle/Spl/20/{number}"), mesh)
-    lists = Path("data/eagle/Splits")
-    lists.mkdir()
-    for number, name in enumerate(("train", "valid", "test"), 1):
-        (lists / f"{name}.txt").write_text(f"Spl/20/{number}\n")
+    eagle.write_root(Path("data/eagle"))
     if stated:
         grid += ["data.eagle.path=data/eagle/Spl", "data.eagle.split=stated"]
         grid += ["data.eagle.options.box=[0,5,0,3]"]  # the meshes differ

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pibert.comparison import page as page_module
+from pibert.data.readers.realpdebench import open_recordings
 from pibert.evaluation import cost
 from pibert.report.comparison.page import write_report
 from tests.command import refusal, well
@@ -76,6 +77,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def download(mirror: Path, scenario: str) -> None:
     words = ("--from", mirror, "--to", "data/realpdebench")
     well("download", "realpdebench", scenario, *words)
+
+
+def test_look_alikes_to_try_have_the_published_grids_and_look_like_wakes(tmp_path: Path) -> None:
+    root = realpdebench.write_root(tmp_path / "hub", frames=5, wakes=True)
+    for scenario, shape in (("cylinder", (64, 128)), ("fsi", (128, 128))):
+        flow = open_recordings(root, scenario=scenario, kind="real")[0]
+        assert flow.spec.grid.shape == shape and flow.body is not None
+        u, v = flow.read().unbind(1)
+        assert float((u[:, flow.body] == 0).float().mean()) > 0.8
+        assert 0.05 < float(u.mean()) < 0.12
+        moved = (v[1:] - v[:-1]).square().mean() / v.square().mean()
+        assert 0 < float(moved) < 0.1  # seen frame by frame
 
 
 def test_the_papers_cylinder_goes_from_a_download_to_a_report(mirror: Path) -> None:

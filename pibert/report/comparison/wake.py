@@ -213,7 +213,8 @@ def sketch(data: DatasetResults) -> Plot | None:
     caption = (
         f"Drawn from the data: {rows} × {columns} points; the condition on each side (open: the "
         f"view was cut out of a larger flow); grey: the body{size}"
-        + (", which moves across the stream (purple), here at rest" if moves else "")
+        + (", which moves across the stream (purple)" if moves else "")
+        + (", here at rest" if moves and grid.body is not None else "")
         + f"; arrows: velocity on the first and the last column in {picked.origin}; dashed: the "
         f"slices; dotted: the {cuts.line}."
     )

@@ -189,12 +189,10 @@ def sketch(data: DatasetResults) -> Plot | None:
     flow = 0.14 * width / float(flow.square().sum(0).max().sqrt().clamp(min=1e-30)) * flow
     sampled = np.linspace(0, rows - 1, 9).round().astype(int)[1:-1]
     how: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1.0, "width": 0.004}
-    for column, edge, pivot in ((0, left, "tip"), (columns - 1, right, "tail")):
-        u, v = flow[:, sampled, column].numpy()
-        y = y0 + grid.dy * sampled
-        ax.quiver(
-            np.full(len(y), edge), y, u, v, pivot=pivot, color=("C0", "C3")[column > 0], **how
-        )
+    ends = ((0, left, "tip", "C0"), (columns - 1, right, "tail", "C3"))
+    for column, edge, pivot, colour in ends:
+        start = np.full(len(sampled), edge), y0 + grid.dy * sampled
+        ax.quiver(*start, *flow[:, sampled, column].numpy(), pivot=pivot, color=colour, **how)
     for cut in cuts.slices:
         x = x0 + grid.dx * cut.column
         ax.plot([x, x], [bottom, top], color="0.5", lw=0.8, ls="--")

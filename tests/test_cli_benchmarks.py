@@ -44,9 +44,9 @@ def compare(plan: str, *more: str) -> dict[str, Any]:
     """The ranking and the report of a plan, in the current folder."""
     file = CONFIGS / "comparisons" / f"{plan}.toml"
     settings = changes(*QUICK, *small(), "candidates.unet.model.options.width=4", *more)
-    result = well("compare", "--config", file, "--models", MODELS, "--out", "out", *settings)
-    assert "pibert report out" in result.output
-    well("report", "out")
+    words = ("--models", MODELS, "--out", "out", "--report")
+    result = well("compare", "--config", file, *words, *settings)
+    assert "Report: out/report.html" in result.output and Path("out/report.html").is_file()
     results: dict[str, Any] = json.loads(Path("out/results.json").read_text())
     (data,) = results["data"]
     assert {row["model"] for row in results["data"][data]["ranking"]} == set(MODELS.split(","))

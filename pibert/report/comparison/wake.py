@@ -161,9 +161,9 @@ def _line_legend(figure: Figure, data: DatasetResults, models: Sequence[str]) ->
 def sketch(data: DatasetResults) -> Plot | None:
     """The region of the frames with its sides, the body, the slices, and the flow in and out."""
     picked = pick(data, "median")
-    if picked is None or data.spec.velocity is None or not data.info["has_body"]:
+    if picked is None or data.spec.velocity is None or (body := _body(data, picked)) is None:
         return None
-    grid, body, cuts = data.spec.grid, _body(data, picked), cuts_of(data, picked)
+    grid, cuts = data.spec.grid, cuts_of(data, picked)
     (rows, columns), (x0, y0) = grid.shape, grid.origin
     left, bottom = x0 - grid.dx / 2, y0 - grid.dy / 2
     width, height = columns * grid.dx, rows * grid.dy
@@ -171,9 +171,8 @@ def sketch(data: DatasetResults) -> Plot | None:
     scale = min(4.6 / width, 3.2 / height)
     figure, axes = sheet(1.3 * scale * width + 0.9, 1.12 * scale * height + 0.9)
     ax = axes[0, 0]
-    if body is not None:
-        filled = np.ma.masked_equal(body.numpy().astype(float), 0)
-        image_of(ax, filled, grid, cmap="Greys", vmin=0.0, vmax=2.0)
+    filled = np.ma.masked_equal(body.numpy().astype(float), 0)
+    image_of(ax, filled, grid, cmap="Greys", vmin=0.0, vmax=2.0)
     frame(ax, x=axis_label(data, "x"), y=axis_label(data, "y"), grid=False)
     ax.spines[:].set_visible(False)
     ax.add_patch(Rectangle((left, bottom), width, height, fill=False, ec="0.2", lw=1.2))
@@ -200,17 +199,15 @@ def sketch(data: DatasetResults) -> Plot | None:
     along = y0 + grid.dy * cuts.row
     ax.plot([x0 + grid.dx * cuts.first, right], [along, along], color="0.5", lw=0.8, ls=":")
     moves = bool(data.spec.moving) or "mass_ratio" in data.spec.parameter_names
-    size = ""
-    if body is not None:
-        box = locate(body[None], grid)
-        x, half = x0 + grid.dx * float(box.centre_x), 0.9 * float(box.diameter)
-        if moves:
-            how = {"arrowstyle": "<|-|>", "color": "#7b1fa2", "lw": 1.4}
-            ax.annotate("", (x, along - half), (x, along + half), arrowprops=how)
-        size = f", {float(box.diameter):.3g} {data.info['length_unit'] or ''}".rstrip() + " across"
+    box = locate(body[None], grid)
+    x, half = x0 + grid.dx * float(box.centre_x), 0.9 * float(box.diameter)
+    if moves:
+        how = {"arrowstyle": "<|-|>", "color": "#7b1fa2", "lw": 1.4}
+        ax.annotate("", (x, along - half), (x, along + half), arrowprops=how)
+    size = f"{float(box.diameter):.3g} {data.info['length_unit'] or ''}".rstrip()
     caption = (
         f"Drawn from the data: {rows} × {columns} points; the condition on each side (open: the "
-        f"view was cut out of a larger flow); grey: the body{size}"
+        f"view was cut out of a larger flow); grey: the body, {size} across"
         + (", which moves across the stream (purple)" if moves else "")
         + (", here at rest" if moves and grid.body is not None else "")
         + f"; arrows: velocity on the first and the last column in {picked.origin}; dashed: the "

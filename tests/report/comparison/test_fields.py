@@ -103,6 +103,9 @@ def test_the_sketch_shows_the_sides_and_whether_the_body_moves() -> None:
     assert len(moving) == len(at_rest) + 1 and "moves" in caption  # one more for the arrow
     assert wake.sketch(changed(invented(3), spec=without_body(), has_body=False)) is None
     assert wake.sketch(without(invented(3), "picks/")) is None
+    border = torch.ones(spec().grid.shape, dtype=torch.bool)
+    border[0, 0] = False  # outside a mesh
+    assert wake.sketch(changed(invented(3), border, spec=without_body())) is None
 
 
 def cuts_of(data: DatasetResults) -> wake.Cuts:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pibert.comparison import page as page_module
+from pibert.data.readers.realpdebench import open_recordings
 from pibert.evaluation import cost
 from pibert.report.comparison.page import write_report
 from tests.command import refusal, well
@@ -42,9 +44,9 @@ def compare(plan: str, *more: str) -> dict[str, Any]:
     """The ranking and the report of a plan, in the current folder."""
     file = CONFIGS / "comparisons" / f"{plan}.toml"
     settings = changes(*QUICK, *small(), "candidates.unet.model.options.width=4", *more)
-    result = well("compare", "--config", file, "--models", MODELS, "--out", "out", *settings)
-    assert "pibert report out" in result.output
-    well("report", "out")
+    words = ("--models", MODELS, "--out", "out", "--report")
+    result = well("compare", "--config", file, *words, *settings)
+    assert "Report: out/report.html" in result.output and Path("out/report.html").is_file()
     results: dict[str, Any] = json.loads(Path("out/results.json").read_text())
     (data,) = results["data"]
     assert {row["model"] for row in results["data"][data]["ranking"]} == set(MODELS.split(","))
@@ -76,6 +78,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def download(mirror: Path, scenario: str) -> None:
     words = ("--from", mirror, "--to", "data/realpdebench")
     well("download", "realpdebench", scenario, *words)
+
+
+def test_look_alikes_to_try_have_the_published_grids_and_look_like_wakes(tmp_path: Path) -> None:
+    root = realpdebench.write_root(tmp_path / "hub", frames=5, wakes=True)
+    for scenario, shape in (("cylinder", (64, 128)), ("fsi", (128, 128))):
+        flow = open_recordings(root, scenario=scenario, kind="real")[0]
+        assert flow.spec.grid.shape == shape and isinstance(flow.body, torch.Tensor)
+        u, v = flow.read().unbind(1)
+        assert float((u[:, flow.body] == 0).float().mean()) > 0.8
+        assert 0.05 < float(u.mean()) < 0.12
+        moved = (v[1:] - v[:-1]).square().mean() / v.square().mean()
+        assert 0 < float(moved) < 0.1  # seen frame by frame
 
 
 def test_the_papers_cylinder_goes_from_a_download_to_a_report(mirror: Path) -> None:
@@ -119,14 +133,8 @@ def test_the_papers_schedules_train_and_are_evaluated(
 @pytest.mark.parametrize(("problem", "stated"), [("cylinder", False), ("cavity", True)])
 def test_cfdbench_goes_from_its_files_to_a_report(problem: str, stated: bool) -> None:
     """By random cases of one subset, or with the publishers' split of the whole problem."""
-    own = cfdbench.CASES[problem]
-    for subset in ("bc", "geo", "prop") if stated else ("prop",):
-        for number in range(10):
-            folder = Path(f"data/cfdbench/{problem}/{subset}/case{number:04d}")
-            case = own | {"viscosity": 0.01 * (1 + number)}
-            if subset == "geo":  # the size of the flow differs
-                case |= {"width": 0.02} if "width" in own else {"x_max": 0.2, "radius": 0.02}
-            cfdbench.write_case(folder, case, 5, seed=number)
+    subsets = cfdbench.SUBSETS if stated else ("prop",)
+    cfdbench.write_problem(Path("data/cfdbench"), problem, subsets=subsets)
     whole = ("path=data/cfdbench/cavity", "split=stated", "options.in_points=true")
     more = [f"data.{problem}.{setting}" for setting in whole if stated]
     results = compare(f"cfdbench-{problem}", "rollout.steps=2", *more)
@@ -136,15 +144,7 @@ def test_cfdbench_goes_from_its_files_to_a_report(problem: str, stated: bool) ->
 @pytest.mark.parametrize("stated", [False, True])
 def test_eagle_goes_from_its_files_to_a_report(stated: bool) -> None:
     grid = ["data.eagle.hints.shape=[12,16]", "rollout.steps=2"]
-    for number in (1, 2, 3):
-        mesh = eagle.make_mesh(24, seed=number)
-        mesh["pointcloud"] = mesh["pointcloud"] * (1 + 0.01 * number)
-        mesh["PG"] = mesh["PS"] * mesh["VX"]
-        eagle.write_simulation(Path(f"data/eagle/Spl/20/{number}"), mesh)
-    lists = Path("data/eagle/Splits")
-    lists.mkdir()
-    for number, name in enumerate(("train", "valid", "test"), 1):
-        (lists / f"{name}.txt").write_text(f"Spl/20/{number}\n")
+    eagle.write_root(Path("data/eagle"))
     if stated:
         grid += ["data.eagle.path=data/eagle/Spl", "data.eagle.split=stated"]
         grid += ["data.eagle.options.box=[0,5,0,3]"]  # the meshes differ

@@ -130,6 +130,9 @@ def test_a_report_needs_results_of_a_comparison(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "notes.txt"):
         code, text = pibert("report", str(path))
         assert code == 2
-        assert "run the comparison first" in " ".join(text.split())
+        assert "run a comparison first" in " ".join(text.split())
+    (tmp_path / "comparison.json").write_text("{}")  # begun
+    begun = " ".join(pibert("report", str(tmp_path))[1].split())
+    assert "again with the same options, which keeps finished runs" in begun
     (tmp_path / "results.json").write_text('{"format": 99}')
     assert "expected format 1, found 99" in " ".join(pibert("report", str(tmp_path))[1].split())

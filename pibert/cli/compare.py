@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _NARROW: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
 """Tables that fit eighty columns."""
+PAGES = ("report.html", "tables.md", "tables.tex")
+"""What a report writes beside the figures."""
 
 
 def compare(
@@ -86,6 +88,9 @@ def compare(
             metavar="NAME=VALUE",
         ),
     ] = None,
+    with_report: Annotated[
+        bool, option("Write the report page at the end, as pibert report does.", "--report")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train models under one protocol and rank them.
@@ -130,16 +135,22 @@ def compare(
     results = gather(plan, out, failed, shlex.join(["pibert", *sys.argv[1:]]))
     left_out = [name for name in known if name not in plan.candidates]
     written = [str(out / name) for name in FILES]
+    if with_report:
+        from pibert.comparison.page import write_page
+
+        write_page(out)
+        written += [str(out / name) for name in PAGES]
     if as_json:
         show_json(_summary(results, failed, left_out, written))
     else:
         for name, facts in results["data"].items():
             _show_ranking(console, name, facts, results)
             _show_tuning(console, [row for row in results["tuning"] if row["data"] == name])
-        say(console, f"Results: {', '.join(written)}")
+        say(console, f"Results: {', '.join(written[: len(FILES)])}")
         if left_out:
             say(console, f"They leave out {', '.join(left_out)}: add them to --models to have them")
-        say(console, f"See them: pibert report {shlex.quote(str(out))}")
+        see = f"See them: pibert report {shlex.quote(str(out))}"
+        say(console, f"Report: {out / PAGES[0]}" if with_report else see)
     for job, reason in failed.items():
         say(console, f"{job.candidate} (seed {job.seed}, {job.data}) failed: {reason}", "red")
     if failed:
@@ -285,7 +296,7 @@ def report(
     page = write_page(out, figures)
     files = sorted((out / "figures").glob(f"*.{figures}")) if figures else []
     if as_json:
-        written = [page, out / "tables.md", out / "tables.tex", *files]
+        written = [*(out / name for name in PAGES), *files]
         return show_json({"written": [str(file) for file in written]})
     say(Console(), f"Report: {page}")
     if figures:

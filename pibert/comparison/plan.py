@@ -302,7 +302,7 @@ def experiment_of(
         raise ValueError(
             f"{comparison.samples} samples are too few for {job.candidate!r}: an epoch has "
             f"{train_samples} on {job.data!r}, and pretraining needs one of its own; raise samples "
-            "or leave the model out"
+            f"(two epochs have {2 * train_samples}) or leave the model out"
         )
     return Experiment(
         data=comparison.data[job.data],

@@ -28,6 +28,7 @@ import torch
 
 from pibert import config
 from pibert.comparison import trials
+from pibert.comparison.checks import NAME
 from pibert.comparison.coarse_solver import folder_of, read_coarse_solver
 from pibert.comparison.jobs import WAKE_OSCILLATOR
 from pibert.comparison.paired import paired_tests
@@ -182,9 +183,10 @@ def read_results(out: Path) -> dict[str, Any]:
         if results.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}, found {results.get('format')}")
     except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(
-            f"{out}: no results.json; run the comparison first: pibert compare --out {out}"
-        ) from None
+        remedy = f"run a comparison first: pibert compare --config PLAN.toml --out {out}"
+        if (out / NAME).is_file():
+            remedy = "run the comparison again with the same options, which keeps finished runs"
+        raise FileNotFoundError(f"{out}: no results.json; {remedy}") from None
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path}: not the results of a comparison ({error})") from None
     plan = results.get("comparison")

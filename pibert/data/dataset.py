@@ -266,6 +266,9 @@ def _identity(batch: Any) -> Any:
     return batch
 
 
+_ONE_GRID = ", or read them on one grid (CFDBench: options.in_points=true; EAGLE: options.box)"
+
+
 def common_spec(trajectories: Sequence[Trajectory]) -> FieldSpec:
     """Return the spec that all trajectories share, for a model of them.
 
@@ -294,6 +297,7 @@ def common_spec(trajectories: Sequence[Trajectory]) -> FieldSpec:
                 raise ValueError(
                     f"{what} of trajectories {first.name!r} and {trajectory.name!r} differ: "
                     f"{mine} and {theirs}; bring them to one form with pibert convert"
+                    + (_ONE_GRID if what in ("grid.dx", "grid.dy") else "")
                 )
         for name in ("dt", "family", "reference_velocity", "reference_length", "viscosity"):
             if not _same(getattr(spec, name), getattr(other, name)):

@@ -180,7 +180,7 @@ def test_incompatible_trajectories_are_named() -> None:
     a = make_trajectory("a")
     wide = make_trajectory("b", spec=replace(a.spec, grid=replace(a.spec.grid, dx=0.2)))
     for data, found in (
-        ([a, wide], "grid.dx .*'a' and 'b' differ: 0.1 and 0.2"),
+        ([a, wide], "grid.dx .*'a' and 'b' differ: 0.1 and 0.2; .* options.in_points=true"),
         ([a, make_trajectory("b", channels=("u", "v", "p"))], "channels .*'a' and 'b'"),
         ([], "at least one trajectory"),
     ):

@@ -1,5 +1,9 @@
-"""Small folders in EAGLE's layout: a jittered mesh of triangles that drifts, with walls around."""
+"""Small folders in EAGLE's layout: a jittered mesh of triangles that drifts, with walls around.
 
+``python -m tests.lookalikes.eagle FOLDER`` writes three scenes with the publishers' lists.
+"""
+
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +53,18 @@ def write_all(root: Path) -> None:
     (root / "splits" / "train.txt").write_text("Spl/3/2\nSpl/20/2\n")
     (root / "splits" / "valid.txt").write_text("Spl/3/1\n")
     (root / "splits" / "test.txt").write_text("Cre/7/1\n")
+
+
+def write_root(root: Path) -> None:
+    """Three scenes of one kind, whose meshes differ, and lists with one each."""
+    (root / "Splits").mkdir(parents=True)
+    for number, split in enumerate(("train", "valid", "test"), 1):
+        mesh = make_mesh(24, seed=number)
+        mesh["pointcloud"] = mesh["pointcloud"] * (1 + 0.01 * number)
+        mesh["PG"] = mesh["PS"] * mesh["VX"]
+        write_simulation(root / "Spl" / "20" / str(number), mesh)
+        (root / "Splits" / f"{split}.txt").write_text(f"Spl/20/{number}\n")
+
+
+if __name__ == "__main__":
+    write_root(Path(sys.argv[1]))

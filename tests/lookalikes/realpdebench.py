@@ -2,14 +2,14 @@
 
 Every value identifies its position: field number * 1000 + frame + row / 10 + column / 100, plus
 5000 times the number of the trajectory. ``python -m tests.lookalikes.realpdebench FOLDER`` writes
-a whole download.
+a whole download whose measured flows have the published grids and look like wakes.
 """
 
 import json
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ CYLINDERS = ("1800", "5000", "8000", "12000")
 TANDEMS = ("3272_18.2_0.8_1", "3545_18.2_0.8_1", "4091_20.8_0.8_1", "4091_20.8_0.8_2")
 _FIELDS = ("u", "v", "p", "vo")
 _INTERVALS = {"cylinder": 2.5e-3, "fsi": 2.0e-3}
+_MEASURED = {"cylinder": ((64, 128), (32.0, 32.0), 18.0), "fsi": ((128, 128), (66.0, 64.0), 24.0)}
+"""Published grid, and centre (column, row) and diameter of the body on it."""
 
 
 def values(name: str, number: int, shape: tuple[int, int, int]) -> np.ndarray:
@@ -64,6 +66,25 @@ class Flow:
             else:
                 row[f"{name}_shape_h"], row[f"{name}_shape_w"] = axis.shape
         return row | dict(self.changes)
+
+
+def as_wake(flow: Flow, scenario: str) -> Flow:
+    """The flow on the published grid, as vortices that drift away from the body at 0.1 m/s.
+
+    The higher the number of the trajectory, the closer together the vortices.
+    """
+    grid, (column, row), diameter = _MEASURED[scenario]
+    shape = flow.shape[0], *grid
+    t, y, x = np.indices(shape).astype(np.float32)
+    x, y = (x - column) / diameter, (y - row) / diameter
+    across, k = np.exp(-(y**2)) / (1 + np.exp(1 - 3 * x)), 1.4 + 0.1 * flow.number
+    phase = k * (x - 0.04 * t)
+    u = 1 - 0.5 * across - 0.6 * y * across * np.sin(phase)
+    v = -0.3 * k * across * np.cos(phase)
+    in_body = np.hypot(x, y) < 0.5
+    named = zip("uv", (u, v), strict=True)
+    fields = {name: np.where(in_body, 0.0, 0.1 * f).astype(np.float32) for name, f in named}
+    return replace(flow, shape=shape, changes={name: f.tobytes() for name, f in fields.items()})
 
 
 def flows(
@@ -169,8 +190,11 @@ def write_parameters(
         (folder / f"{group}_params_{kind}.json").write_text(json.dumps(listed))
 
 
-def write_root(root: Path, *, frames: int = 120) -> Path:
-    """A whole download with both scenarios, measured and simulated."""
+def write_root(root: Path, *, frames: int = 120, wakes: bool = False) -> Path:
+    """A whole download with both scenarios, measured and simulated.
+
+    With ``wakes`` the measured flows have the published grids, and wakes as their fields.
+    """
     root.mkdir(parents=True, exist_ok=True)
     version = {"data_version": "2.1", "min_code_version": "0.2.0", "repo_url": ""}
     (root / "version.json").write_text(json.dumps(version))
@@ -184,6 +208,8 @@ def write_root(root: Path, *, frames: int = 120) -> Path:
         folder, names = root / scenario, CYLINDERS if scenario == "cylinder" else TANDEMS
         stored = ("u", "v", "vo") if kind == "real" else ("u", "v", "p")
         data = flows(names, shape, scenario, fields=stored)
+        if wakes and kind == "real":
+            data = [as_wake(flow, scenario) for flow in data]
         write_arrow(folder / "hf_dataset" / kind, data)
         index = make_index(names, frames)
         write_index(folder, index, kind)
@@ -207,4 +233,4 @@ def write_competition(folder: Path, names: Sequence[str], *, frames: int = 45) -
 
 
 if __name__ == "__main__":
-    write_root(Path(sys.argv[1]))
+    write_root(Path(sys.argv[1]), wakes=True)

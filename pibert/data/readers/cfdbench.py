@@ -53,6 +53,9 @@ CASES = {"cavity": 159, "tube": 175, "dam": 220, "cylinder": 185}
 CONVERGED = 1e-3
 """Mean change of speed (m/s) between two frames below which a flow counts as steady."""
 
+FILES = ("u.npy", "v.npy", "case.json")
+"""Of every case."""
+
 _CENTRE = ("center_x", "center_y")
 _SIGNED = ("x_min", "x_max", "y_min", "y_max", *_CENTRE)
 _WALLS = Sides(*[Boundary.WALL] * 4)
@@ -191,6 +194,12 @@ def open_recordings(
             f"{path}: no case*/u.npy, v.npy and case.json; give a folder of CFDBench, or "
             f"{download_command(path)}"
         )
+    for _, folder in cases.values():
+        if absent := [name for name in FILES if not (folder / name).is_file()]:
+            raise SourceError(
+                f"{folder}: found no {' or '.join(absent)}; unpack the archive again, or leave the "
+                "case out"
+            )
     notes = ["points are taken as cell centres; body masks are computed from case.json"]
     if any(problem == "cylinder" for problem, _ in cases.values()) and hints.dt is None:
         notes.append(

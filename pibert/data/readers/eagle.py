@@ -231,7 +231,8 @@ def published_split(path: Path, names: Sequence[str], lists: str | None = None) 
         if absent := [name for name in listed if name not in index]:
             raise SourceError(
                 f"{list_path}: {len(absent)} of {len(listed)} simulations are missing, such as "
-                f"{absent[0]!r}; {path} holds {len(index)}: open the root of the complete data set"
+                f"{absent[0]!r}; {path} holds {len(index)}: unpack the complete archives of "
+                "datasets.liris.cnrs.fr/eagle-version1, and name their common folder"
             )
         splits[split] = tuple(Segment(index[name]) for name in listed)
     return Split(splits["train"], splits["valid"], (), splits["test"])

@@ -47,6 +47,7 @@ FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Fields", fields.hard_overview),
     ("Fields", fields.components),
     ("Fields", fields.winner_components),
+    ("Wake", wake.sketch),
     ("Wake", wake.multiscale),
     ("Wake", wake.cross_sections),
     ("Time", time.probe_traces),

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from pibert.evaluation.geometry import locate, nearest_cell
@@ -40,7 +42,7 @@ from pibert.report.comparison.plots import (
 )
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Metric
-from pibert.report.figures import LARGE, NORMAL, add_bar, show
+from pibert.report.figures import LARGE, NORMAL, SMALL, add_bar, image_of, show
 
 _LINES = 4
 """Models whose lines can be distinguished in one panel."""
@@ -154,6 +156,64 @@ def _style(data: DatasetResults, name: str) -> dict[str, Any]:
 
 def _line_legend(figure: Figure, data: DatasetResults, models: Sequence[str]) -> None:
     legend(figure, [Line2D([], [], **_style(data, name)) for name in ("truth", *models)])
+
+
+def sketch(data: DatasetResults) -> Plot | None:
+    """The region of the frames with its sides, the body, the slices, and the flow in and out."""
+    picked = pick(data, "median")
+    if picked is None or data.spec.velocity is None or (body := _body(data, picked)) is None:
+        return None
+    grid, cuts = data.spec.grid, cuts_of(data, picked)
+    (rows, columns), (x0, y0) = grid.shape, grid.origin
+    left, bottom = x0 - grid.dx / 2, y0 - grid.dy / 2
+    width, height = columns * grid.dx, rows * grid.dy
+    right, top = left + width, bottom + height
+    scale = min(4.6 / width, 3.2 / height)
+    figure, axes = sheet(1.3 * scale * width + 0.9, 1.12 * scale * height + 0.9)
+    ax = axes[0, 0]
+    filled = np.ma.masked_equal(body.numpy().astype(float), 0)
+    image_of(ax, filled, grid, cmap="Greys", vmin=0.0, vmax=2.0)
+    frame(ax, x=axis_label(data, "x"), y=axis_label(data, "y"), grid=False)
+    ax.spines[:].set_visible(False)
+    ax.add_patch(Rectangle((left, bottom), width, height, fill=False, ec="0.2", lw=1.2))
+    ax.set(xlim=(left - 0.15 * width, right + 0.15 * width), ylim=(bottom, top + 0.1 * height))
+    ax.set(xticks=np.linspace(left, right, 5), yticks=np.linspace(bottom, top, 5), aspect="equal")
+    ax.tick_params(length=0)
+    places = ((0.02, 0.25), (0.98, 0.25), (0.5, 0.03), (0.5, 0.97))
+    words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "color": "0.3"}
+    for turn, (x, y), kind in zip((90, 90, 0, 0), places, grid.sides, strict=True):
+        ax.text(left + x * width, bottom + y * height, kind, rotation=turn, **words)
+    flow = picked.truth[list(data.spec.velocity)]
+    flow = torch.where(picked.shown, flow, 0.0)
+    flow = 0.14 * width / float(flow.square().sum(0).max().sqrt().clamp(min=1e-30)) * flow
+    sampled = np.linspace(0, rows - 1, 9).round().astype(int)[1:-1]
+    how: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1.0, "width": 0.004}
+    ends = ((0, left, "tip", "C0"), (columns - 1, right, "tail", "C3"))
+    for column, edge, pivot, colour in ends:
+        start = np.full(len(sampled), edge), y0 + grid.dy * sampled
+        ax.quiver(*start, *flow[:, sampled, column].numpy(), pivot=pivot, color=colour, **how)
+    for cut in cuts.slices:
+        x = x0 + grid.dx * cut.column
+        ax.plot([x, x], [bottom, top], color="0.5", lw=0.8, ls="--")
+        ax.text(x, top, f" {cut.label}", rotation=30, ha="left", va="bottom", fontsize=SMALL)
+    along = y0 + grid.dy * cuts.row
+    ax.plot([x0 + grid.dx * cuts.first, right], [along, along], color="0.5", lw=0.8, ls=":")
+    moves = bool(data.spec.moving) or "mass_ratio" in data.spec.parameter_names
+    box = locate(body[None], grid)
+    x, half = x0 + grid.dx * float(box.centre_x), 0.9 * float(box.diameter)
+    if moves:
+        how = {"arrowstyle": "<|-|>", "color": "#7b1fa2", "lw": 1.4}
+        ax.annotate("", (x, along - half), (x, along + half), arrowprops=how)
+    size = f"{float(box.diameter):.3g} {data.info['length_unit'] or ''}".rstrip()
+    caption = (
+        f"Drawn from the data: {rows} × {columns} points; the condition on each side (open: the "
+        f"view was cut out of a larger flow); grey: the body, {size} across"
+        + (", which moves across the stream (purple)" if moves else "")
+        + (", here at rest" if moves and grid.body is not None else "")
+        + f"; arrows: velocity on the first and the last column in {picked.origin}; dashed: the "
+        f"slices; dotted: the {cuts.line}."
+    )
+    return Plot(figure, caption)
 
 
 def multiscale(data: DatasetResults) -> Plot | None:

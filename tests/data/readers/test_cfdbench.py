@@ -219,6 +219,7 @@ def test_a_flow_that_the_layout_cannot_hold_is_refused(
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "the array of numbers"),
         (lambda path: np.save(path, np.array([{}, 1], dtype=object)), "Python objects"),
         (lambda path: np.save(path, np.ones((5, 64, 64))), "one shape"),
+        (lambda path: path.unlink(), "found no v.npy; unpack"),
         (lambda path: path.with_name("case.json").write_text('{"vel_in": 1.0}'), "missing density"),
     ],
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pibert.evaluation.regions import paper_column
 from pibert.evaluation.scores import Scores
+from pibert.fields import Boundary, Parameter, Sides
 from pibert.report.comparison import fields, wake
 from pibert.report.comparison.results import DatasetResults
 from tests.report.comparison.invented_results import invented, once, spec, without
@@ -83,6 +84,28 @@ def test_overviews_show_the_speed_of_their_frame_and_its_errors_outside_the_body
             found = image.get_array()
             assert np.array_equal(np.ma.getmaskarray(found), body.numpy())
             assert np.allclose(found.compressed(), expected.numpy()[~found.mask])
+
+
+def test_the_sketch_shows_the_sides_and_whether_the_body_moves() -> None:
+    def words(data: DatasetResults) -> tuple[list[str], str]:
+        plot = wake.sketch(data)
+        assert plot is not None
+        return [text.get_text() for text in plot.figure.axes[0].texts], plot.caption
+
+    channel = replace(
+        spec().grid, sides=Sides(*map(Boundary, ("inflow", "outflow", "wall", "slip")))
+    )
+    at_rest, caption = words(changed(invented(3), spec=replace(spec(), grid=channel).to_dict()))
+    assert at_rest[:4] == ["inflow", "outflow", "wall", "slip"]
+    assert "0.84 m across" in caption and "moves" not in caption
+    on_spring = replace(spec(), parameters=(Parameter(name="mass_ratio"),)).to_dict()
+    moving, caption = words(changed(invented(3), spec=on_spring))
+    assert len(moving) == len(at_rest) + 1 and "moves" in caption  # one more for the arrow
+    assert wake.sketch(changed(invented(3), spec=without_body(), has_body=False)) is None
+    assert wake.sketch(without(invented(3), "picks/")) is None
+    border = torch.ones(spec().grid.shape, dtype=torch.bool)
+    border[0, 0] = False  # outside a mesh
+    assert wake.sketch(changed(invented(3), border, spec=without_body())) is None
 
 
 def cuts_of(data: DatasetResults) -> wake.Cuts:

@@ -231,13 +231,14 @@ def test_the_papers_numbers_are_marked_as_published_and_stand_beside_ours():
     assert published(data) == []
     comparison = {**data.results["comparison"], "published": {"wakes": "cylinder-real"}}
     data = replace(data, results={**data.results, "comparison": comparison})
-    errors, components, costs, shares, protocol = published(data)
+    errors, components, best, costs, shares, protocol = published(data)
     assert cell(errors, "fourierflow", "NMSE, published").text == "0.05931"
     assert cell(errors, "deeponet2d", "LMAE, published").text == "0.26190"  # as printed
     assert cell(errors, "fourierflow", "NMSE, here").number == 0.07
     assert cell(errors, "pinn", "NMSE, published").text == "0.39938"
     assert cell(errors, "pinn", "NMSE, here").text == "–"
     assert [c.text for c in components.rows[3][:4]] == ["v", "pinn", "0.73364", "–"]
+    assert cell(best, "Drag proxy (data: 0.05773)", "its value, published").text == "0.06000"
     assert cell(costs, "pibert", "ms per sample, published").text == "5.85"
     assert cell(costs, "pibert", "ms per sample, here").number == pytest.approx(6.676)
     assert cell(shares, "column 11", "win rate, published").text == "86.9 %"
@@ -257,6 +258,8 @@ def test_the_papers_gains_and_best_models_stand_beside_ours():
         standardised("fourierflow", "nmse", 0.08, "v"),
         standardised("pibert", "scale_4_nmse", 0.03),
         standardised("unet", "scale_4_nmse", 0.01),
+        standardised("pibert", "haar_nmse", 0.5, "v_HL1"),
+        standardised("unet", "haar_nmse", 0.6, "v_HL1"),
     ]
     data = handmade(ERRORS | {"fourierflow": 0.03}, more)
     comparison = {**data.results["comparison"], "published": {"wakes": "fsi-real"}}
@@ -271,6 +274,9 @@ def test_the_papers_gains_and_best_models_stand_beside_ours():
     assert cell(best, "Scale-4 NMSE", "best model, here").text == "unet"
     assert cell(best, "Divergence MSE", "best model, published").text == "deeponet2d"
     assert cell(best, "Divergence MSE", "its value, here").text == "–"
+    assert cell(best, "v-HL1 NMSE", "PIBERT, published").text == "0.00435680"
+    assert cell(best, "v-HL1 NMSE", "PIBERT, here").number == 0.5
+    assert cell(best, "v-HL1 NMSE", "best model, here").text == "pibert"
 
 
 def test_data_sets_are_described_with_their_parameters_and_pairs_of_frames():

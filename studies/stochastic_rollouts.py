@@ -2,6 +2,7 @@
 
     python -m studies.stochastic_rollouts outputs/jet --subset valid
     python -m studies.stochastic_rollouts outputs/jet --out docs/results/jet-stochastic.json
+    python -m studies.stochastic_rollouts outputs/jet --figure docs/results/jet-stochastic.webp
 
 A network that minimises squared errors predicts the mean of all frames that may follow. Of a
 turbulent flow that mean has less energy than any of them, so energy is lost in every step of a
@@ -22,7 +23,6 @@ prediction: other realisations of the same flow.
 import argparse
 import itertools
 import json
-import math
 import statistics
 import warnings
 from collections.abc import Iterator
@@ -37,13 +37,15 @@ from pibert import config
 from pibert.comparison.checks import NAME
 from pibert.comparison.plan import Comparison
 from pibert.data.dataset import Samples, Window
+from pibert.evaluation.measure import squared_unit
 from pibert.evaluation.rollouts import (
     RolloutPredictor,
     read_frames,
+    rolled_out,
     rollout_input,
     score_free_runs,
 )
-from pibert.evaluation.scores import as_number
+from pibert.evaluation.scores import as_numbers
 from pibert.evaluation.scoring import sequences
 from pibert.evaluation.statistics import LEAST_FRAMES, Statistics
 from pibert.experiments.evaluation import FREE_RUN
@@ -52,6 +54,17 @@ from pibert.experiments.run_folder import commit, versions
 from pibert.fields import FieldSpec, Normalizer
 from pibert.files import read_json
 from pibert.inference import load
+from pibert.report.figures import (
+    NORMAL,
+    SMALL,
+    add_bar,
+    layer_of,
+    maps_and_curves,
+    name_axes,
+    show,
+    with_unit,
+    write_figure,
+)
 
 TOGETHER = 64
 """Training frames that the model sees at once."""
@@ -59,7 +72,7 @@ TOGETHER = 64
 
 @dataclass(eq=False)
 class Stochastic:
-    """A predictor whose frames have errors drawn from ``errors`` (n, c, y, x), in physical units."""
+    """A predictor whose frames get errors drawn from ``errors`` (n, c, y, x), in physical units."""
 
     predictor: RolloutPredictor
     errors: Tensor
@@ -102,7 +115,7 @@ class Recorded:
 
 
 def one_step_errors(predictor: RolloutPredictor, samples: Samples) -> Tensor:
-    """Truth minus prediction of every sample's next frame, (n, c, y, x); zero where not measured."""
+    """Truth minus prediction of every next frame, (n, c, y, x); zero where not measured."""
     starts, history = [samples.locate(n) for n in range(len(samples))], samples.window.history
     found: list[Tensor] = []
     for batch in (starts[n : n + TOGETHER] for n in range(0, len(starts), TOGETHER)):
@@ -125,14 +138,11 @@ def stretches(samples: Samples, count: int) -> Iterator[Tensor]:
 def score(
     predictor: RolloutPredictor, samples: Samples, frames: int, most: int, terms: str = "terms"
 ) -> dict[str, float | None]:
-    """Return the statistics of free runs by name; None where undefined."""
+    """Return the statistics of free runs by name; None where undefined or infinite."""
     found = score_free_runs(predictor, samples, frames, most)
     measure = Statistics(spec=predictor.spec, normalizer=predictor.normalizer)
-    values = measure.values(found[terms].sum(0)).tolist()
-    entries = zip(measure.entries, values, strict=True)
-    return {
-        e.metric: as_number(v) if math.isfinite(v) else None for e, v in entries if not math.isnan(v)
-    }
+    values = as_numbers(measure.values(found[terms].sum(0)))
+    return {entry.metric: value for entry, value in zip(measure.entries, values, strict=True)}
 
 
 def spread(members: list[dict[str, float | None]]) -> dict[str, Any]:
@@ -183,15 +193,54 @@ def study(folder: Path, subset: str, members: int) -> dict[str, Any]:
     return found
 
 
+def draw(folder: Path, subset: str, path: Path) -> None:
+    """Draw the last frame of a free run of the plan's tested model, and the energy over time."""
+    plan = config.as_kind(read_json(folder / NAME), Comparison)
+    job = next(job for job in plan.jobs() if job.candidate == plan.tested_model)
+    flows, predictor = prepare(plan.data[job.data]), load(job.folder(folder))
+    samples = flows.samples(subset, Window(history=plan.history))
+    training = flows.samples("train", Window(history=plan.history))
+    noisy = Stochastic(predictor, one_step_errors(predictor, training))
+    piece = next(iter(sequences(samples)))
+    count = min(plan.rollout.free_run or FREE_RUN, len(piece))
+    runs = [(samples.locate(piece[0]), count)]
+    plain, stochastic = (next(iter(rolled_out(own, samples, runs))) for own in (predictor, noisy))
+    known = plain.known.all(0)
+    frames = {
+        "truth": plain.truth,
+        job.candidate: plain.prediction,
+        f"{job.candidate} with random errors": stochastic.prediction,
+    }
+    name, unit = predictor.spec.channels[0], predictor.spec.units[0]
+    figure, maps, (curve,) = maps_and_curves(predictor.spec.grid, 3, 3, curves=1)
+    layers = [layer_of(own[-1, 0], known) for own in frames.values()]
+    low, high, colours = layers[0].scale()
+    for ax, layer, title in zip(maps, layers, frames, strict=True):
+        image = show(ax, layer, predictor.spec.grid, low, high, colours)
+        ax.set_title(f"{title}\n{with_unit(name, unit)}, frame {count}", fontsize=NORMAL)
+        ax.tick_params(labelsize=SMALL)
+    add_bar(maps[-1], image, extend="both")
+    mean = plain.truth.mean(0)
+    for title, own in frames.items():
+        # From the true mean: a run that leaves the flow has more.
+        energy = (own - mean).square()[..., known].mean(-1).sum(1) / 2
+        curve.plot(range(1, count + 1), energy, label=title)
+    name_axes(curve, "", "frame", with_unit("energy of the fluctuations", squared_unit(unit)))
+    write_figure(figure, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="of a comparison whose models are trained")
     parser.add_argument("--subset", choices=("valid", "test"), default="test")
     parser.add_argument("--members", type=int, default=10, help="runs with other random errors")
     parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--figure", type=Path, help="draw this picture of the tested model instead")
     given = parser.parse_args()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the flows, once for each model
+        if given.figure is not None:
+            return draw(given.folder, given.subset, given.figure)
         found = study(given.folder, given.subset, given.members)
     facts = {"subset": given.subset, "members": given.members, "data": found}
     text = json.dumps({**facts, "commit": commit(), "versions": versions()}, indent=1)

@@ -174,7 +174,9 @@ def _response(part: dict[str, Any], out: Path) -> str:
         zip(part["openfoam"], part["lattice"], strict=True), key=lambda pair: _reduced(pair[0])
     )
     _draw_model(pairs, out / "solver" / "openfoam-response.png")
-    seconds = part["cpu_seconds"]
+    seconds, count = part["cpu_seconds"], part["test_flows"]
+    which = f"{len(pairs)} of the {count} test flows were"
+    which = which if len(pairs) < count else "Every test flow was"
     header = "| U* | m* | A: OpenFOAM | ours | model | f: OpenFOAM | ours | model | phase error "
     header += "| regime: OpenFOAM | ours | model |\n" + "| --- " * 12 + "|\n"
     table = ""
@@ -191,7 +193,7 @@ def _response(part: dict[str, Any], out: Path) -> str:
 ## A coupled model, started from OpenFOAM
 
 `{part["model"]}` learned flow and structure ([coupled models](coupled.md)) from our solver.
-Every test flow was simulated by OpenFOAM too, with the same Reynolds number, mass ratio m*, reduced
+{which} simulated by OpenFOAM too, with the same Reynolds number, mass ratio m*, reduced
 velocity U* and damping ({min(seconds):.0f} to {max(seconds):.0f} s of CPU time each). The model was
 rolled out from one frame of OpenFOAM to the end. Amplitude A in D, frequency f in U/D; phase error
 against OpenFOAM after five periods, in periods. The

@@ -204,7 +204,7 @@ Largest difference from OpenFOAM: {_largest(pairs, "amplitude")} in amplitude,
 {_largest(pairs, "frequency")} in frequency. With few cells across the body the frequency of our
 solver, from which the model learned, is known to be low (see above). OpenFOAM's frames begin after
 60 D/U, when the vibration of a heavy body may still grow: amplitude and frequency are then those of
-the growth (U* = 4.65 and m* = 6: from 0.25 to 0.48 D within the frames).
+the growth.
 
 ![Amplitude and frequency over reduced velocity](solver/openfoam-response.png)
 

@@ -22,7 +22,7 @@ from pibert.inference import load
 from pibert.inference.model_file import find_model
 
 NAME = "comparison.json"
-_FREE = ("path", "hints", "in_memory", "labelled", "test")
+_FREE = ("path", "hints", "in_memory", "labelled", "test", "calibration")
 """Settings of data that change neither what models learn from nor how it is split."""
 
 

@@ -31,7 +31,7 @@ from pibert.evaluation.cost import device_name, wait
 from pibert.evaluation.rollouts import Replay
 from pibert.evaluation.scores import Scores, read_scores, save_scores
 from pibert.experiments.evaluation import evaluate_frames
-from pibert.experiments.flows import Flows, recipe_of, tested_config, with_other_states
+from pibert.experiments.flows import Flows, config_of, recipe_of, with_other_states
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 from pibert.physics.spectral import on_grid
 from pibert.report.comparison.results import COARSE_SOLVER
@@ -46,7 +46,7 @@ Solver = Wakes | VorticityRecipe
 
 def solver_of(comparison: Comparison, data: str) -> Solver | None:
     """Return the recipe of the test flows if they can be simulated on coarser grids."""
-    settings = tested_config(comparison.data[data])
+    settings = config_of(comparison.data[data], "test")
     if settings.case is None:
         return None
     recipe = recipe_of(settings)
@@ -98,7 +98,7 @@ def score_coarse_solver(
     surrogate, solver = surrogate_of(comparison, scores), solver_of(comparison, data)
     if surrogate is None or solver is None:
         return
-    settings, card = tested_config(comparison.data[data]), surrogate.card
+    settings, card = config_of(comparison.data[data], "test"), surrogate.card
     cost = min(
         (b for b in card["cost"]["batches"] if b["ms_per_sample"] is not None),
         key=lambda batch: batch["ms_per_sample"],

@@ -36,8 +36,8 @@ class OtherFlows:
         config.check(self)
         if (self.path is None) == (not self.recipe):
             raise ValueError(
-                "data.test: expected either a path or changes to the recipe, found path "
-                f"{self.path!r} and recipe {self.recipe}; state one of them"
+                "data.test or data.calibration: expected either a path or changes to the recipe, "
+                f"found path {self.path!r} and recipe {self.recipe}; state one of them"
             )
 
 
@@ -89,6 +89,8 @@ class DataConfig:
     single one, its first frames."""
     test: OtherFlows | None = field(default=None, metadata=config.ADDED)
     """Flows that replace the test split, which is then not used at all."""
+    calibration: OtherFlows | None = field(default=None, metadata=config.ADDED)
+    """Flows that replace the calibration split in the same way."""
 
     def __post_init__(self) -> None:
         config.check(self)
@@ -101,16 +103,22 @@ class DataConfig:
                 "expected either a path or a case to simulate, "
                 f"found path {self.path!r} and case {self.case!r}; {remedy}"
             )
-        if self.test is not None and self.test.recipe and self.case is None:
-            raise ValueError(
-                "data.test.recipe changes the recipe of simulated data, found data.path = "
-                f"{self.path!r}; give the test flows as data.test.path"
-            )
+        for subset, others in self.other_flows().items():
+            if others.recipe and self.case is None:
+                raise ValueError(
+                    f"data.{subset}.recipe changes the recipe of simulated data, found data.path = "
+                    f"{self.path!r}; give these flows as data.{subset}.path"
+                )
         if self.group_by and self.split != "trajectory":
             raise ValueError(
                 f"group_by goes with split = 'trajectory', found split = {self.split!r}; leave one "
                 "of them out"
             )
+
+    def other_flows(self) -> dict[str, OtherFlows]:
+        """Return the flows that replace a split, by the name of the split."""
+        others = {"calibration": self.calibration, "test": self.test}
+        return {subset: flows for subset, flows in others.items() if flows is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,28 +149,52 @@ def _all_flows(
 ) -> tuple[tuple[Trajectory, ...], dict[str, Any], Split]:
     """Return the trajectories, their origin, and their split; flows to test on are the last."""
     trajectories, source, published = _trajectories(config, device, on_progress)
-    split = _split(trajectories, config, published)
-    if config.test is None:
-        return trajectories, source, split
-    others = tested_config(config)
-    if others.case is not None and recipe_of(others).seed == recipe_of(config).seed:
-        raise ValueError(
-            "data.test.recipe: expected a seed of its own, found that of the training flows, which "
-            "would be simulated again; set data.test.recipe.seed"
-        )
-    tests, source["test"], _ = _trajectories(others, device, on_progress)
-    shared: set[Path] = set()
-    if config.path is not None and others.path is not None:
-        mine, theirs = (_files_of(Path(path)) for path in (config.path, others.path))
-        shared = {f.resolve() for f in mine} & {f.resolve() for f in theirs}
-    if shared or source["test"].get("fingerprint", 0) == source.get("fingerprint"):
-        found = f": {min(shared).name}" if len(shared) == 1 else ""
-        raise ValueError(
-            "data.test.path: expected other flows than those of data.path, found the same files"
-            f"{found}; name others, or leave out data.test"
-        )
-    test = tuple(Segment(len(trajectories) + index) for index in range(len(tests)))
-    return (*trajectories, *tests), source, replace(split, test=test)
+    split, read = _split(trajectories, config, published), {"path": config}
+    for subset in config.other_flows():
+        others = config_of(config, subset)
+        _refuse_simulated_again(subset, others, read)
+        flows, source[subset], _ = _trajectories(others, device, on_progress)
+        _refuse_same_files(subset, others, read)
+        read[subset] = others
+        first = len(trajectories)
+        segments = tuple(Segment(first + index) for index in range(len(flows)))
+        split = replace(split, **{subset: segments})
+        trajectories = (*trajectories, *flows)
+    return trajectories, source, split
+
+
+def _refuse_simulated_again(
+    subset: str, others: DataConfig, read: Mapping[str, DataConfig]
+) -> None:
+    """Refuse to simulate flows of another split again."""
+    if others.case is None:
+        return
+    for name, config in read.items():
+        if config.case is not None and recipe_of(others).seed == recipe_of(config).seed:
+            whose = "the training flows" if name == "path" else f"data.{name}.recipe"
+            raise ValueError(
+                f"data.{subset}.recipe: expected a seed of its own, found that of {whose}, which "
+                f"would be simulated again; set data.{subset}.recipe.seed"
+            )
+
+
+def _refuse_same_files(subset: str, others: DataConfig, read: Mapping[str, DataConfig]) -> None:
+    """Refuse files of another split, also as copies."""
+    if others.path is None:
+        return
+    path = Path(others.path)
+    for name, config in read.items():
+        if config.path is None:
+            continue
+        known = Path(config.path)
+        shared = {f.resolve() for f in _files_of(known)} & {f.resolve() for f in _files_of(path)}
+        if shared or _fingerprint(known) == _fingerprint(path):
+            whose = "data.path" if name == "path" else f"data.{name}.path"
+            found = f": {min(shared).name}" if len(shared) == 1 else ""
+            raise ValueError(
+                f"data.{subset}.path: expected other flows than those of {whose}, found the same "
+                f"files{found}; name others, or leave out data.{subset}"
+            )
 
 
 def _trajectories(
@@ -231,13 +255,15 @@ def cache_folder() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "pibert"
 
 
-def tested_config(config: DataConfig) -> DataConfig:
-    """Return the configuration of the flows to test on: itself, unless there is data.test."""
-    if config.test is None:
+def config_of(config: DataConfig, subset: str) -> DataConfig:
+    """Return the configuration of the flows of a split: itself, unless it has flows of its own."""
+    others = config.other_flows().get(subset)
+    if others is None:
         return config
-    if config.test.path is not None:
-        return replace(config, test=None, case=None, recipe={}, path=config.test.path)
-    return replace(config, test=None, recipe=config.recipe | config.test.recipe)
+    plain = replace(config, test=None, calibration=None)
+    if others.path is not None:
+        return replace(plain, case=None, recipe={}, path=others.path)
+    return replace(plain, recipe=config.recipe | others.recipe)
 
 
 def recipe_of(config: DataConfig) -> Recipe:

@@ -101,7 +101,9 @@ def as_trained(
     plan, stated = DataConfig(path=str(data)), stated or {}
     if trained:
         parsed = config.parse(DataConfig, trained, "the data of the model's training")
-        plan = replace(parsed, path=str(data), case=None, test=None, measurement=None)
+        plan = replace(
+            parsed, path=str(data), case=None, test=None, calibration=None, measurement=None
+        )
     kind = stated.get("kind") or identify(data)
     left_out = {*_OF_ONE_RECORDING, *stated.get("hints", {}), *idle_hints(kind, plan.hints)}
     inherited = {

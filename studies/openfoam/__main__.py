@@ -14,7 +14,7 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("outputs/openfoam"), help="simulations")
     parser.add_argument("--only", nargs="*", choices=(*PARTS, RESPONSE), help="some parts")
     parser.add_argument("--run", type=Path, help="run folder of a coupled model, for response")
+    parser.add_argument(
+        "--flows", type=int, nargs="*", default=[], help="numbers of test flows, for response"
+    )
     options = parser.parse_args()
     parts = options.only or [*PARTS, *([RESPONSE] if options.run else [])]
     if RESPONSE in parts and not options.run:
@@ -52,19 +55,20 @@ def main() -> None:
         "transfer": lambda: {
             "rows": transfer.measure(compare.wake_files(options.work), options.work / "runs")
         },
-        RESPONSE: lambda: response.measure(options.run, options.work, print),
+        RESPONSE: lambda: response.measure(options.run, options.work, print, numbers=options.flows),
     }
     for part in parts:
-        done[part] = measure[part]() | {"measured": _circumstances(part)}
+        done[part] = measure[part]() | {"measured": _circumstances(part, options.flows)}
         store.write_text(json.dumps(done) + "\n")
         page.write(done, options.out)
         print(f"{part}: done", flush=True)
 
 
-def _circumstances(part: str) -> dict[str, Any]:
+def _circumstances(part: str, flows: Sequence[int]) -> dict[str, Any]:
+    chosen = f" --flows {' '.join(map(str, flows))}" if flows else ""
     return {
         "command": f"python -m studies.openfoam --only {part}"
-        + (" --run RUN" if part == RESPONSE else ""),
+        + (f" --run RUN{chosen}" if part == RESPONSE else ""),
         "commit": commit(),
         "hardware": f"{_processor()}, {os.cpu_count()} cores",
         "openfoam": case.VERSION,

@@ -1,10 +1,10 @@
 """A coupled model that learned from our solver, rolled out from flows that OpenFOAM computed.
 
-For every test flow of the run, OpenFOAM simulates the same Reynolds number, mass ratio, reduced
+For the test flows of the run OpenFOAM simulates the same Reynolds number, mass ratio, reduced
 velocity and damping. The model is rolled out from the first frame of both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ def measure(
     work: Path,
     say: Callable[[str], None],
     span: tuple[float, float] = (WARM_UP, SPAN),
+    numbers: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Return rows of vibration measures: the model from our frames, and from OpenFOAM's.
 
@@ -38,9 +39,16 @@ def measure(
         work: Of the simulations; finished ones are reused.
         say: Takes lines on the progress.
         span: Length of the warm-up and of the frames, in D/U.
+        numbers: Of the test flows to simulate, from 0; none: all.
     """
     predictor, own = load(folder), flows_of_run(folder)
-    test = [own.trajectories[segment.trajectory] for segment in own.split.test]
+    if wrong := sorted({*numbers} - {*range(len(own.split.test))}):
+        raise ValueError(
+            f"--flows: expected numbers of test flows from 0 to {len(own.split.test) - 1}, found "
+            f"{', '.join(map(str, wrong))}; leave them out"
+        )
+    segments = [own.split.test[n] for n in numbers] if numbers else own.split.test
+    test = [own.trajectories[segment.trajectory] for segment in segments]
     _check(folder, predictor.spec, test)
     assert predictor.spec.dt is not None
     flows, seconds = [], []
@@ -59,11 +67,11 @@ def measure(
     together.unlink(missing_ok=True)
     write(together, flows)
     window = Window(history=predictor.history)
-    rows = {
-        name: score_structure(predictor, flows.samples("test", window))[0]
-        for name, flows in (("lattice", own), ("openfoam", flows_to_score(folder, together)))
-    }
-    return {"model": predictor.card["model"]["name"], "cpu_seconds": seconds, **rows}
+    both = {"lattice": own.samples(segments, window)}
+    both["openfoam"] = flows_to_score(folder, together).samples("test", window)
+    rows = {name: score_structure(predictor, samples)[0] for name, samples in both.items()}
+    facts = {"model": predictor.card["model"]["name"], "test_flows": len(own.split.test)}
+    return {**facts, "cpu_seconds": seconds, **rows}
 
 
 def _name(case: Cylinder) -> str:

@@ -130,6 +130,28 @@ def test_other_flows_replace_the_test_split(
         prepare(replace(config, test=OtherFlows(recipe={"samples": 2, "frames": 6})))
 
 
+def test_other_flows_replace_the_calibration_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
+    recipe = {"samples": 5, "frames": 3, "shape": [8, 12]}
+    plain = DataConfig(case="heat", recipe=recipe, shares=SHARES)
+    own = OtherFlows(recipe={"seed": 8, "samples": 3, "frames": 4})
+    flows, before = prepare(replace(plain, calibration=own)), prepare(plain)
+    assert flows.split == replace(before.split, calibration=(Segment(5), Segment(6), Segment(7)))
+    assert flows.longest("calibration") == 4
+    assert flows.normalizer == before.normalizer
+    # Test flows of their own come last; neither repeats the other.
+    tested = replace(plain, calibration=own, test=OtherFlows(recipe={"seed": 9, "samples": 1}))
+    both = prepare(tested)
+    assert both.split == replace(flows.split, test=(Segment(8),))
+    assert identity(replace(tested, calibration=None)) != identity(tested)
+    with refused("data.test.recipe", "data.calibration.recipe", "seed"):
+        prepare(replace(tested, test=OtherFlows(recipe={"seed": 8, "samples": 1})))
+    with refused("data.calibration.recipe", "seed"):
+        prepare(replace(plain, calibration=OtherFlows(recipe={"samples": 2})))
+
+
 def test_files_of_other_flows_replace_the_test_split(tmp_path: Path) -> None:
     config = save(tmp_path)
     write(tmp_path / "new.h5", [make_trajectory("new", frames=20, seed=99, re=1500.0)])
@@ -138,6 +160,9 @@ def test_files_of_other_flows_replace_the_test_split(tmp_path: Path) -> None:
     assert flows.split.train == prepare(config).split.train
     with refused("data.test.path", "the same files"):
         prepare(replace(config, test=OtherFlows(path=config.path)))
+    new = OtherFlows(path=str(tmp_path / "new.h5"))
+    with refused("data.test.path", "data.calibration.path", "new.h5"):
+        prepare(replace(config, test=new, calibration=new))
     with refused("data.test.path", "new.h5"):  # one of those of the training data
         every = replace(config, path=str(tmp_path / "*.h5"))
         prepare(replace(every, test=OtherFlows(path=str(tmp_path / "new.h5"))))
@@ -151,6 +176,10 @@ def test_files_of_other_flows_replace_the_test_split(tmp_path: Path) -> None:
         (
             lambda: DataConfig(path="flows.h5", test=OtherFlows(recipe={"seed": 1})),
             ("data.test.recipe", "data.test.path"),
+        ),
+        (
+            lambda: DataConfig(path="flows.h5", calibration=OtherFlows(recipe={"seed": 1})),
+            ("data.calibration.recipe", "data.calibration.path"),
         ),
     ],
 )

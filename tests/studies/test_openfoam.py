@@ -10,6 +10,7 @@ import torch
 
 from pibert.fields import FieldSpec, Grid, Trajectory
 from studies.openfoam import __main__ as command
+from studies.openfoam import page
 from studies.openfoam.case import Cylinder, Spring, is_installed, read_series, run, write
 from studies.openfoam.frames import read_frames
 from studies.openfoam.transfer import strouhal
@@ -108,3 +109,17 @@ def test_openfoam_moves_the_body_and_its_frames_are_read_on_our_grid(tmp_path: P
     assert float(frames.series["drag"].min()) > 0.5
     upstream = frames.read(slice(None))[:, 0, :, 0]
     assert np.allclose(upstream.mean(1).numpy(), 1.0, atol=0.15)
+
+
+def test_the_page_states_how_many_test_flows_openfoam_simulated(tmp_path: Path) -> None:
+    (tmp_path / "solver").mkdir()
+    found = {"amplitude": 0.5, "frequency": 0.18, "regime": "lock-in"}
+    row = {"parameters": {"reduced_velocity": 5.0, "mass_ratio": 2.5}}
+    row |= {"true": found, "predicted": found, "errors": {"phase": 0.01}}
+    part = {"model": "pibert-mr", "test_flows": 2, "cpu_seconds": [100.0]}
+    part |= {"openfoam": [row], "lattice": [row]}
+    part["measured"] = {"command": "c", "commit": "0" * 40, "hardware": "h"}
+    part["measured"] |= {"openfoam": "v1912", "torch": "2"}
+    for count, words in ((2, "1 of the 2 test flows"), (1, "Every test flow")):
+        page.write({"response": part | {"test_flows": count}}, tmp_path)
+        assert words in (tmp_path / "openfoam.md").read_text()

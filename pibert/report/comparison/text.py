@@ -144,10 +144,9 @@ def data_facts(data: DatasetResults) -> Facts:
     spacing = with_unit(f"{spec.grid.dx:.4g} × {spec.grid.dy:.4g}", info["length_unit"])
     channels = zip(spec.channels, spec.units, strict=True)
     source = dict(data.facts["source"])
-    tests = {f"test {key}": value for key, value in source.pop("test", {}).items()}
-    plain = [
-        f"{k} {v if isinstance(v, str) else json.dumps(v)}" for k, v in (source | tests).items()
-    ]
+    for subset in ("calibration", "test"):
+        source |= {f"{subset} {key}": value for key, value in source.pop(subset, {}).items()}
+    plain = [f"{k} {v if isinstance(v, str) else json.dumps(v)}" for k, v in source.items()]
     plan = data.results.get("comparison", {}).get("data", {}).get(data.name, {})
     split = [f"{name} {_count(pieces)}" for name, pieces in info["split"].items() if pieces]
     facts = {

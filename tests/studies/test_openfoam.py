@@ -3,6 +3,7 @@
 import re
 from math import pi
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,9 +115,9 @@ def test_openfoam_moves_the_body_and_its_frames_are_read_on_our_grid(tmp_path: P
 def test_the_page_states_how_many_test_flows_openfoam_simulated(tmp_path: Path) -> None:
     (tmp_path / "solver").mkdir()
     found = {"amplitude": 0.5, "frequency": 0.18, "regime": "lock-in"}
-    row = {"parameters": {"reduced_velocity": 5.0, "mass_ratio": 2.5}}
+    row: dict[str, Any] = {"parameters": {"reduced_velocity": 5.0, "mass_ratio": 2.5}}
     row |= {"true": found, "predicted": found, "errors": {"phase": 0.01}}
-    part = {"model": "pibert-mr", "test_flows": 2, "cpu_seconds": [100.0]}
+    part: dict[str, Any] = {"model": "pibert-mr", "test_flows": 2, "cpu_seconds": [100.0]}
     part |= {"openfoam": [row], "lattice": [row]}
     part["measured"] = {"command": "c", "commit": "0" * 40, "hardware": "h"}
     part["measured"] |= {"openfoam": "v1912", "torch": "2"}
